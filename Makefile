@@ -1,0 +1,70 @@
+# The one entrance to the project; `make` alone lists what there is.
+#
+#   PYTHON=...  the interpreter that makes the environments (3.11)
+#   VENV=...    the environment to use: .venv, or .venv-gpu for the GPU
+#   ARGS=...    further arguments of demo, pytest or lock
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+ARGS ?=
+LOCK := $(if $(findstring gpu,$(VENV)),requirements-gpu.lock,requirements.lock)
+IN_VENV := $(VENV)/bin/python -m
+
+# python3.11 where it runs, else python3: asked only by targets that need it.
+PYTHON ?= $(shell for name in python3.11 python3; do \
+  $$name -c '' >/dev/null 2>&1 && break; done; echo $$name)
+
+# Evaluated at the head of a recipe: one line and the end, or nothing.
+NEEDED := 3.11-linux-x86_64
+found = $(shell $(PYTHON) -c 'import platform, sys; print("%d.%d-%s-%s" % \
+  (sys.version_info[:2] + (sys.platform, platform.machine())))' 2>/dev/null)
+check_python = $(if $(filter $(NEEDED),$(found)),,$(error tvdp_tf needs Python \
+  $(NEEDED), but $(PYTHON) is $(or $(found),not a Python that runs): set PYTHON))
+
+.PHONY: help
+help:  ## This list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' \
+	  Makefile
+
+.PHONY: demo
+demo: install  ## One run, Algorithm 1 on small data, into runs/demo-<time>.
+	@output=runs/demo-$$(date +%Y%m%d-%H%M%S) && mkdir -p runs && \
+	  $(VENV)/bin/python binaries/train.py --output_dir="$$output" $(ARGS) && \
+	  echo "The run is in $$output"
+
+.PHONY: test
+test: lint pytest  ## Everything that must hold: lint, then all tests.
+
+.PHONY: lint
+lint: install  ## Ruff (rules and format) and mypy.
+	$(IN_VENV) ruff check .
+	$(IN_VENV) ruff format --check .
+	$(IN_VENV) mypy
+
+.PHONY: pytest
+pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
+	$(IN_VENV) pytest $(ARGS)
+
+.PHONY: install
+install:  ## The environment .venv, from requirements.lock.
+	@$(check_python)sh tools/install.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
+
+.PHONY: install-gpu
+install-gpu:  ## The environment .venv-gpu: TensorFlow with CUDA 11.8.
+	@$(MAKE) --no-print-directory install VENV=.venv-gpu
+
+.PHONY: lock
+lock:  ## Both locks, from *.in, overrides.txt and excludes*.txt.
+	@$(check_python)sh tools/lock.sh "$(PYTHON)" $(ARGS)
+
+.PHONY: build-files
+build-files: install  ## The BUILD files, from the imports on disk.
+	$(VENV)/bin/python tools/build_files.py
+
+.PHONY: clean
+clean:  ## Remove environments, caches and build products; runs/ stays.
+	rm -rf .venv .venv-gpu .venv-lock build dist *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,139 @@
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf.learning import functional, models
+
+
+def convolutional_model():
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer([8, 8, 1]),
+      tf.keras.layers.Conv2D(4, 3, activation='relu'),
+      tf.keras.layers.GroupNormalization(2),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(10),
+    ]
+  )
+
+
+def branched_model():
+  inputs = tf.keras.Input([8, 8, 1])
+  flat = tf.keras.layers.Flatten()(inputs)
+  hidden = tf.keras.layers.Dense(64, activation='tanh')(flat)
+  sum_ = tf.keras.layers.Add()([flat, hidden])
+  return tf.keras.Model(inputs, tf.keras.layers.Dense(10)(sum_))
+
+
+def recurrent_model():
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer([8, 8]),
+      tf.keras.layers.GRU(5),
+      tf.keras.layers.Dense(10),
+    ]
+  )
+
+
+class FunctionalModelTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (lambda: models.MODELS['mlp'].build([8, 8, 1], 10, 1),),
+    (convolutional_model,),
+    (branched_model,),
+    (recurrent_model,),
+  )
+  def test_equals_the_keras_model_at_any_weights(self, build):
+    model = build()
+    functional_model = functional.FunctionalModel(model)
+    rng = np.random.default_rng(1)
+    features = rng.random([3, *model.input_shape[1:]], np.float32)
+    with self.subTest('initial'):
+      np.testing.assert_allclose(
+        functional_model(functional_model.initial_weights, features),
+        model(features),
+        rtol=1e-6,
+        atol=1e-6,
+      )
+    weights = [
+      rng.normal(size=w.shape).astype(np.float32)
+      for w in functional_model.initial_weights
+    ]
+    before = functional_model(weights, features)
+    model.set_weights(weights)
+    with self.subTest('other'):
+      np.testing.assert_allclose(before, model(features), rtol=1e-5, atol=1e-5)
+
+  def test_gradients_equal_keras(self):
+    model = convolutional_model()
+    functional_model = functional.FunctionalModel(model)
+    features = np.random.default_rng(1).random([3, 8, 8, 1], np.float32)
+    weights = [tf.constant(w) for w in functional_model.initial_weights]
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      total = tf.reduce_sum(functional_model(weights, features, True) ** 2)
+    actual = tape.gradient(total, weights)
+    with tf.GradientTape() as tape:
+      total = tf.reduce_sum(model(features, training=True) ** 2)
+    expected = tape.gradient(total, model.trainable_weights)
+    for a, e in zip(actual, expected, strict=True):
+      np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+
+  def test_leaves_the_keras_model_usable_after_a_tf1_graph(self):
+    model = models.MODELS['mlp'].build([8, 8, 1], 10, 1)
+    functional_model = functional.FunctionalModel(model)
+    features = np.ones([2, 8, 8, 1], np.float32)
+    expected = model(features).numpy()
+    with tf.Graph().as_default():
+      outputs = functional_model(functional_model.initial_weights, features)
+      with tf.compat.v1.Session() as session:
+        np.testing.assert_allclose(session.run(outputs), expected, rtol=1e-6)
+    np.testing.assert_array_equal(model(features), expected)
+    self.assertLen(model.get_weights(), 4)
+    models.MODELS['mlp'].build([8, 8, 1], 10, 1)(features)
+
+  def test_training_is_passed_on(self):
+    model = tf.keras.Sequential(
+      [
+        tf.keras.layers.InputLayer([100]),
+        tf.keras.layers.Dropout(0.5),
+        tf.keras.layers.Dense(1, use_bias=False, kernel_initializer='ones'),
+      ]
+    )
+    functional_model = functional.FunctionalModel(model)
+    features = np.ones([50, 100], np.float32)
+    weights = functional_model.initial_weights
+    self.assertEqual(np.ptp(functional_model(weights, features)), 0)
+    self.assertGreater(np.ptp(functional_model(weights, features, True)), 0)
+
+  def test_rejects_batch_normalisation(self):
+    model = tf.keras.Sequential(
+      [tf.keras.layers.InputLayer([3]), tf.keras.layers.BatchNormalization()]
+    )
+    with self.assertRaisesRegex(ValueError, 'non-trainable weights'):
+      functional.FunctionalModel(model)
+
+  def test_rejects_regularisation(self):
+    model = tf.keras.Sequential(
+      [
+        tf.keras.layers.InputLayer([3]),
+        tf.keras.layers.Dense(2, kernel_regularizer='l2'),
+      ]
+    )
+    with self.assertRaisesRegex(ValueError, 'losses of its own'):
+      functional.FunctionalModel(model)
+
+  def test_rejects_weights_out_of_reach(self):
+    class Hidden(tf.keras.layers.Layer):
+      def build(self, shape):
+        self.pair = [self.add_weight('w', shape[1:])]
+
+      def call(self, inputs):
+        return inputs * self.pair[0]
+
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer([3]), Hidden()])
+    with self.assertRaisesRegex(ValueError, 'attribute of its layer'):
+      functional.FunctionalModel(model)
+
+
+if __name__ == '__main__':
+  absltest.main()

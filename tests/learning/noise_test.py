@@ -1,0 +1,133 @@
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import noise_checks
+from tvdp_tf.learning import noise
+
+
+def draw(key, size=20_001):
+  return noise.standard_normal(tf.constant(key), size).numpy()
+
+
+class KeyTest(parameterized.TestCase):
+  def test_distinct_arguments_give_distinct_keys(self):
+    keys = {
+      tuple(noise.seeded_noise_key(seed, round_number, client))
+      for seed in (0, 1, 2**63 - 1)
+      for round_number in (1, 2, 2**31 - 1)
+      for client in (0, 1, 2, 2**32 - 1)
+    }
+    self.assertLen(keys, 36)
+
+  @parameterized.named_parameters(
+    ('seed', -1, 1, 0),
+    ('large_seed', 2**63, 1, 0),
+    ('round_zero', 0, 0, 0),
+    ('large_round', 0, 2**31, 0),
+    ('client', 0, 1, 2**32),
+    ('float', 0.0, 1, 0),
+  )
+  def test_refuses(self, seed, round_number, client):
+    with self.assertRaisesRegex(ValueError, 'must be an integer'):
+      noise.seeded_noise_key(seed, round_number, client)
+
+  def test_fresh_keys_do_not_repeat(self):
+    keys = {tuple(noise.fresh_noise_key()) for _ in range(1000)}
+    self.assertLen(keys, 1000)
+
+  def test_system_keys_are_drawn_in_the_graph(self):
+    draw_key = tf.function(noise.system_noise_key)
+    keys = {tuple(draw_key().numpy()) for _ in range(200)}
+    self.assertLen(keys, 200)
+    words = np.array(sorted(keys)).view(np.uint64)
+    self.assertLen(np.unique(words), 400)
+    # Uniform over the upper bits too: mean within six standard errors.
+    mean = (words / 2.0**63).mean()
+    self.assertBetween(mean, 0.5 - 6 * 0.0145, 0.5 + 6 * 0.0145)
+
+
+class StandardNormalTest(parameterized.TestCase):
+  def test_is_standard_normal(self):
+    values = draw(noise.seeded_noise_key(1, 1, 1))
+    self.assertEqual(values.dtype, np.float64)
+    self.assertTrue(noise_checks.has_stddev(values, 1.0))
+    self.assertTrue(noise_checks.rejects_neighbours(values, 1.0))
+
+  @parameterized.parameters(1, 2, 3, 10)
+  def test_size(self, size):
+    self.assertEqual(draw(noise.seeded_noise_key(1, 1, 1), size).shape, (size,))
+
+  def test_is_a_function_of_the_key(self):
+    key = noise.seeded_noise_key(3, 2, 1)
+    np.testing.assert_array_equal(draw(key), draw(key))
+
+  def test_streams_are_independent(self):
+    keys = [
+      noise.seeded_noise_key(seed, round_number, client)
+      for seed in (0, 1)
+      for round_number in (1, 2)
+      for client in (0, 1, 2)
+    ]
+    keys += [noise.fresh_noise_key() for _ in range(3)]
+    rows = np.stack([draw(key) for key in keys])
+    self.assertTrue(noise_checks.are_independent(rows))
+
+  def test_shared_keys_are_caught(self):
+    rows = np.stack(
+      [draw(noise.seeded_noise_key(0, 1, client)) for client in (0, 1, 1)]
+    )
+    self.assertFalse(noise_checks.are_independent(rows))
+    shifted = np.stack([rows[0], np.roll(rows[0], 2)])
+    self.assertFalse(noise_checks.are_independent(shifted))
+
+  @parameterized.named_parameters(('plain', False), ('xla', True))
+  def test_graphs_draw_the_same(self, jit_compile):
+    key = noise.seeded_noise_key(5, 6, 7)
+    compiled = tf.function(noise.standard_normal, jit_compile=jit_compile)
+    np.testing.assert_allclose(
+      compiled(tf.constant(key), 1001), draw(key, 1001), rtol=1e-12, atol=1e-14
+    )
+
+  def test_vectorised_draws_the_same(self):
+    keys = [noise.seeded_noise_key(5, 6, client) for client in range(3)]
+    rows = tf.vectorized_map(
+      lambda key: noise.standard_normal(key, 101),
+      tf.constant(np.stack(keys)),
+      warn=False,
+    )
+    for row, key in zip(rows, keys, strict=True):
+      np.testing.assert_allclose(row, draw(key, 101), rtol=1e-12, atol=1e-14)
+
+
+class PerturbTest(parameterized.TestCase):
+  def test_adds_noise_of_the_stddev_to_every_tensor(self):
+    tensors = [tf.ones([40, 50]), tf.zeros([300]), tf.fill([], 2.0)]
+    key = tf.constant(noise.seeded_noise_key(1, 2, 3))
+    perturbed = noise.perturb(tensors, 0.3, key)
+    self.assertEqual([t.shape for t in perturbed], [t.shape for t in tensors])
+    parts = [
+      np.ravel(after - before)
+      for after, before in zip(perturbed, tensors, strict=True)
+    ]
+    added = np.concatenate(parts)
+    self.assertTrue(noise_checks.has_stddev(added, 0.3))
+    self.assertTrue(noise_checks.rejects_neighbours(added, 0.3))
+    np.testing.assert_allclose(added, 0.3 * draw(key.numpy(), 2301), atol=3e-7)
+
+  def test_tensors_get_independent_noise(self):
+    zeros = [tf.zeros([5000]), tf.zeros([5000]), tf.zeros([5000])]
+    key = tf.constant(noise.fresh_noise_key())
+    rows = np.stack(noise.perturb(zeros, 2.0, key))
+    self.assertTrue(noise_checks.are_independent(rows))
+
+  def test_no_noise_changes_nothing(self):
+    tensors = [tf.random.normal([7, 3])]
+    key = tf.constant(noise.fresh_noise_key())
+    np.testing.assert_array_equal(
+      noise.perturb(tensors, 0.0, key)[0], tensors[0]
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

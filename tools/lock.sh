@@ -1,0 +1,37 @@
+#!/bin/sh
+# Writes requirements.lock and requirements-gpu.lock from the short *.in,
+# overrides.txt and excludes*.txt files: `make lock`.
+#
+#   tools/lock.sh PYTHON [FLAG OF uv pip compile]...
+#
+# Versions in the present locks are kept where they still fit; `--upgrade` takes
+# the newest, `--upgrade-package NAME` the newest of one.
+set -eu
+cd "$(dirname "$0")/.."
+python=$1
+shift
+environment=.venv-lock
+uv_version=0.13.8
+
+if ! "$environment/bin/uv" --version 2>/dev/null | grep -q "$uv_version"; then
+  "$python" -m venv --clear "$environment"
+  "$environment/bin/python" -m pip install -qq "uv==$uv_version"
+fi
+
+# compile NAME EXCLUDES [FLAG]...: NAME.in -> NAME.lock. The wheel of TFF needs
+# glibc 2.31. No configuration file or further index of this machine has a say.
+compile() {
+  name=$1
+  excludes=$2
+  shift 2
+  env -u UV_EXTRA_INDEX_URL -u UV_INDEX -u UV_FIND_LINKS \
+    "$environment/bin/uv" pip compile --quiet --no-config \
+    --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
+    --generate-hashes --custom-compile-command 'make lock' \
+    --overrides overrides.txt --excludes "$excludes" \
+    --output-file "$name.lock" "$@" "$name.in"
+}
+
+# The GPU lock follows the other one in the versions of all that they share.
+compile requirements excludes.txt "$@"
+compile requirements-gpu excludes-gpu.txt --constraints requirements.lock "$@"

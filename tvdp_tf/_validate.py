@@ -1,0 +1,84 @@
+"""Checks for values that come from outside: one clear line each.
+
+Every function returns the checked value in its plain Python type, and raises
+`ValueError` with what it is, the value, and what is allowed.
+"""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+
+def _number(name: str, value: Any, allowed: str) -> float:
+  try:
+    number = float(value)
+  except (TypeError, ValueError, OverflowError):
+    number = math.nan
+  if isinstance(value, (bool, str, bytes)) or math.isnan(number):
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def positive(name: str, value: Any) -> float:
+  """A finite number above zero."""
+  allowed = 'a finite number > 0'
+  number = _number(name, value, allowed)
+  if not 0 < number < math.inf:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def non_negative(name: str, value: Any) -> float:
+  """A finite number, zero or above."""
+  allowed = 'a finite number >= 0'
+  number = _number(name, value, allowed)
+  if not 0 <= number < math.inf:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def open_unit(name: str, value: Any) -> float:
+  """A number strictly between 0 and 1 (a delta, a contraction)."""
+  allowed = 'a number strictly between 0 and 1'
+  number = _number(name, value, allowed)
+  if not 0 < number < 1:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def rate(name: str, value: Any) -> float:
+  """A number in (0, 1] (a sampling rate)."""
+  allowed = 'a number in (0, 1]'
+  number = _number(name, value, allowed)
+  if not 0 < number <= 1:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def integer(
+  name: str, value: Any, minimum: int = 1, maximum: int | None = None
+) -> int:
+  """An integer in [minimum, maximum]; 3.0 is no integer, nor is True."""
+  allowed = (
+    f'an integer >= {minimum}'
+    if maximum is None
+    else f'an integer from {minimum} to {maximum}'
+  )
+  try:
+    number = value.__index__()
+  except (AttributeError, TypeError):
+    number = None
+  if isinstance(value, bool) or number is None or number < minimum:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  if maximum is not None and number > maximum:
+    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+  return number
+
+
+def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
+  """One of a closed set of words."""
+  if value not in allowed:
+    raise ValueError(
+      f'{name} must be one of {", ".join(allowed)}, got {value!r}'
+    )
+  return value

@@ -1,0 +1,1 @@
+"""What the programs in `binaries/` share: flags and exit codes."""

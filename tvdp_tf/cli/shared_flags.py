@@ -1,0 +1,86 @@
+"""Flags that several programs share, each defined once.
+
+Names and defaults are those of the fields of `TrainingSettings`.
+"""
+
+import dataclasses
+from collections.abc import Collection
+
+from absl import flags
+
+from tvdp_tf.experiments import settings
+from tvdp_tf.learning import datasets
+
+_DEFAULTS = {
+  field.name: field.default
+  for field in dataclasses.fields(settings.TrainingSettings)
+}
+
+# Field -> (kind of flag, help); an enum's kind is its choices.
+_FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
+  'dataset': (datasets.DATASETS, 'Data set; digits is embedded.'),
+  'data_dir': ('string', "TFDS's folder; downloads on first use."),
+  'model': (settings.MODELS, 'Model.'),
+  'users': ('integer', 'U, the number of users.'),
+  'users_per_round': ('integer', 'K, users that take part in a round.'),
+  'split': (settings.SPLITS, 'How examples are dealt out to users.'),
+  'dirichlet_concentration': (
+    'float',
+    'Label skew of --split=dirichlet: small is skewed.',
+  ),
+  'mechanism': (
+    settings.MECHANISMS,
+    'paper: noise on the parameters before upload; none: no privacy.',
+  ),
+  'participation': (
+    settings.PARTICIPATIONS,
+    'uniform: K of U at random; balanced: everyone once in U/K rounds.',
+  ),
+  'epsilon': ('float', 'Target epsilon.'),
+  'delta': ('float', 'Target delta, well below 1 / number of examples.'),
+  'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
+  'rounds': ('integer', 'M, the number of rounds.'),
+  'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
+  'l2_norm_clip': ('float', 'C, the norm that parameters are projected to.'),
+  'learning_rate': ('float', 'eta, of the local steps.'),
+  'calibration': (
+    settings.CALIBRATIONS,
+    "How the noise is set: printed and tight use the paper's unsound moment "
+    'bound; the others an accountant, for a client in every round.',
+  ),
+  'runtime': (settings.RUNTIMES, 'What executes the TFF computation.'),
+  'device': (settings.DEVICES, 'Where it is executed.'),
+  'seed': (
+    'integer',
+    'Makes the run reproducible, its noise too: for simulations only. '
+    "Without it the noise comes from the system's entropy.",
+  ),
+}
+
+
+def define(
+  names: Collection[str] = tuple(_FLAGS),
+) -> dict[str, flags.FlagHolder]:
+  """Defines the flags of the given fields.
+
+  Args:
+    names: Fields of `TrainingSettings`, by default all.
+
+  Returns:
+    The flags' holders by name.
+  """
+  holders = {}
+  for name in names:
+    kind, text = _FLAGS[name]
+    if isinstance(kind, tuple):
+      holders[name] = flags.DEFINE_enum(name, _DEFAULTS[name], kind, text)
+    else:
+      holders[name] = getattr(flags, f'DEFINE_{kind}')(
+        name, _DEFAULTS[name], text
+      )
+  return holders
+
+
+def values(holders: dict[str, flags.FlagHolder]) -> dict:
+  """The values of parsed flags by name."""
+  return {name: holder.value for name, holder in holders.items()}

@@ -1,0 +1,51 @@
+"""Pictures of results, drawn from their CSV files alone."""
+
+import csv
+import os
+import pathlib
+
+import matplotlib
+
+matplotlib.use('Agg')  # No screen is needed.
+
+from matplotlib import pyplot as plt
+
+
+def draw_training_curves(
+  metrics_path: pathlib.Path, picture_path: pathlib.Path, title: str
+) -> None:
+  """Draws loss, accuracy, noise and delivered epsilon against the rounds.
+
+  Args:
+    metrics_path: A run's `metrics.csv`.
+    picture_path: The PNG to write, atomically.
+    title: One line above the picture.
+  """
+  with open(metrics_path, newline='', encoding='utf-8') as file:
+    rows = list(csv.DictReader(file))
+  rounds = [int(row['round']) for row in rows]
+  panels = (
+    ('test_loss', 'test loss', 'tab:blue'),
+    ('test_accuracy', 'test accuracy', 'tab:green'),
+    ('noise_stddev', 'noise stddev', 'tab:gray'),
+    ('delivered_epsilon', 'delivered epsilon, worst client', 'tab:red'),
+  )
+  figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True)
+  for axis, (column, label, color) in zip(axes.flat, panels, strict=True):
+    axis.plot(rounds, [float(row[column]) for row in rows], '.-', color=color)
+    axis.set_ylabel(label)
+    axis.grid(alpha=0.3)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+  for axis in axes[1]:
+    axis.set_xlabel('round')
+  figure.suptitle(title)
+  figure.tight_layout()
+  save_figure(figure, picture_path)
+
+
+def save_figure(figure, picture_path: pathlib.Path) -> None:
+  """Writes a figure as a PNG, atomically, and closes it."""
+  temporary = picture_path.with_name(f'.{picture_path.name}.{os.getpid()}')
+  figure.savefig(temporary, format='png', dpi=120)
+  plt.close(figure)
+  os.replace(temporary, picture_path)

@@ -1,0 +1,1 @@
+"""Models, client data and local training: TensorFlow, no federation."""

@@ -1,0 +1,108 @@
+"""The data sets: a private training part and a public test part.
+
+`digits` is scikit-learn's embedded set of 1,797 real 8x8 digits: it needs no
+download. The others are read through TensorFlow Datasets (TFDS).
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from tvdp_tf import _validate, errors
+
+_DIGITS_TEST_EXAMPLES = 360
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """A classification data set in memory.
+
+  Attributes:
+    name: The word of `--dataset`.
+    train_features: float32 [n, ...], scaled by public constants to [0, 1].
+    train_labels: int32 [n], in [0, num_classes).
+    test_features: float32, as above.
+    test_labels: int32, as above.
+    num_classes: Number of classes.
+  """
+
+  name: str
+  train_features: np.ndarray
+  train_labels: np.ndarray
+  test_features: np.ndarray
+  test_labels: np.ndarray
+  num_classes: int
+
+
+def _load_digits(data_dir: str | None) -> Dataset:
+  del data_dir  # Embedded in scikit-learn.
+  from sklearn import datasets as sklearn_datasets  # noqa: PLC0415
+
+  digits = sklearn_datasets.load_digits()
+  features = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]
+  labels = digits.target.astype(np.int32)
+  # A fixed test set, the same for every seed of a run.
+  order = np.random.default_rng(0).permutation(len(labels))
+  test, train = order[:_DIGITS_TEST_EXAMPLES], order[_DIGITS_TEST_EXAMPLES:]
+  return Dataset(
+    name='digits',
+    train_features=features[train],
+    train_labels=labels[train],
+    test_features=features[test],
+    test_labels=labels[test],
+    num_classes=10,
+  )
+
+
+def _load_tfds(name: str, data_dir: str | None) -> Dataset:
+  import tensorflow_datasets as tfds  # noqa: PLC0415
+
+  tfds.disable_progress_bar()
+  try:
+    builder = tfds.builder(name, data_dir=data_dir)
+    builder.download_and_prepare()
+    (train, test) = (
+      tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
+      for split in ('train', 'test')
+    )
+  # TFDS fails with anything from OSError to AssertionError.
+  except Exception as error:
+    raise errors.DatasetUnavailableError(
+      f'data set {name} is not in {data_dir or "the default TFDS folder"} and '
+      f'could not be downloaded and prepared there: '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+  return Dataset(
+    name=name,
+    train_features=train['image'].astype(np.float32) / np.float32(255),
+    train_labels=train['label'].astype(np.int32),
+    test_features=test['image'].astype(np.float32) / np.float32(255),
+    test_labels=test['label'].astype(np.int32),
+    num_classes=builder.info.features['label'].num_classes,
+  )
+
+
+_LOADERS: dict[str, Callable[[str | None], Dataset]] = {
+  'digits': _load_digits,
+  'mnist': lambda data_dir: _load_tfds('mnist', data_dir),
+}
+DATASETS = tuple(_LOADERS)
+
+
+def load(name: str, data_dir: str | None = None) -> Dataset:
+  """Loads a data set by name.
+
+  Args:
+    name: One of `DATASETS`.
+    data_dir: TFDS's folder, by default TFDS's own choice; a data set that is
+      not there is downloaded to it.
+
+  Returns:
+    The data set.
+
+  Raises:
+    ValueError: If there is no such data set.
+    DatasetUnavailableError: If it cannot be loaded or downloaded.
+  """
+  return _LOADERS[_validate.one_of('dataset', name, DATASETS)](data_dir)

@@ -1,0 +1,59 @@
+"""Loss and accuracy of a model on a test set."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf.learning import functional
+
+_BATCH_SIZE = 2500
+
+
+class Evaluator:
+  """Evaluates weights on a fixed test set, held as tensors.
+
+  Args:
+    model: The model.
+    loss: Keras loss of (labels [n], outputs [n, classes]), averaged over n.
+    features: Array [n, ...].
+    labels: Integer array [n].
+  """
+
+  def __init__(
+    self,
+    model: functional.FunctionalModel,
+    loss: tf.keras.losses.Loss,
+    features: np.ndarray,
+    labels: np.ndarray,
+  ):
+    self._num_examples = len(labels)
+    self._batches = [
+      (
+        tf.constant(features[start : start + _BATCH_SIZE]),
+        tf.constant(labels[start : start + _BATCH_SIZE]),
+      )
+      for start in range(0, len(labels), _BATCH_SIZE)
+    ]
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def totals(weights, batch_features, batch_labels):
+      outputs = model(weights, batch_features)
+      size = tf.cast(tf.shape(batch_labels)[0], tf.float32)
+      predicted = tf.argmax(outputs, axis=-1, output_type=batch_labels.dtype)
+      correct = tf.reduce_sum(
+        tf.cast(tf.equal(predicted, batch_labels), tf.float32)
+      )
+      return loss(batch_labels, outputs) * size, correct
+
+    self._totals = totals
+
+  def evaluate(self, weights: Sequence) -> tuple[float, float]:
+    """Mean loss and accuracy of `weights`, tensors or arrays."""
+    weights = [tf.convert_to_tensor(w) for w in weights]
+    total_loss, total_correct = 0.0, 0.0
+    for batch in self._batches:
+      loss, correct = self._totals(weights, *batch)
+      total_loss += float(loss)
+      total_correct += float(correct)
+    return total_loss / self._num_examples, total_correct / self._num_examples

@@ -1,0 +1,103 @@
+"""What a client does between two aggregations, in pure TensorFlow.
+
+Algorithm 1 of the paper: `local_steps` (tau) full-batch gradient steps
+(eq_local_SGD), the whole parameter vector projected to the ball of radius
+`l2_norm_clip` (C) after each of them. Functions of tensors only: they run
+eagerly, in a `tf.function` and inside a TFF computation.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+Weights = Sequence[tf.Tensor]
+# (weights, features [n, ...], labels [n]) -> mean loss, a scalar.
+LossFn = Callable[[Weights, tf.Tensor, tf.Tensor], tf.Tensor]
+
+# Above it the steps run in a `tf.while_loop`: compiling hundreds of unrolled
+# steps takes longer than running them.
+_MAX_UNROLLED_STEPS = 20
+
+
+def project(weights: Weights, l2_norm_clip: float) -> list[tf.Tensor]:
+  """Scales `weights` to a global L2 norm of at most `l2_norm_clip`.
+
+  The clipping line of Algorithm 1: w / max(1, ||w|| / C), which is the
+  projection onto the ball.
+  """
+  norm = tf.linalg.global_norm(weights)
+  clip = tf.constant(l2_norm_clip, norm.dtype)
+  scale = clip / tf.maximum(norm, clip)
+  return [weight * tf.cast(scale, weight.dtype) for weight in weights]
+
+
+def gradient_step(
+  loss_fn: LossFn,
+  weights: Weights,
+  features: tf.Tensor,
+  labels: tf.Tensor,
+  *,
+  learning_rate: float,
+  l2_norm_clip: float,
+) -> list[tf.Tensor]:
+  """One full-batch gradient step, then the projection."""
+  weights = list(weights)
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    loss = loss_fn(weights, features, labels)
+  gradients = tape.gradient(
+    loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  stepped = [
+    weight - tf.constant(learning_rate, weight.dtype) * gradient
+    for weight, gradient in zip(weights, gradients, strict=True)
+  ]
+  return project(stepped, l2_norm_clip)
+
+
+def local_steps(
+  loss_fn: LossFn,
+  weights: Weights,
+  features: tf.Tensor,
+  labels: tf.Tensor,
+  *,
+  num_steps: int,
+  learning_rate: float,
+  l2_norm_clip: float,
+) -> list[tf.Tensor]:
+  """Runs `num_steps` calls of `gradient_step` from `weights`.
+
+  Args:
+    loss_fn: Mean loss of a model on a batch.
+    weights: Float tensors, the global model w(m-1).
+    features: Tensor [n, ...], all of the client's examples.
+    labels: Tensor [n].
+    num_steps: tau, at least 1.
+    learning_rate: eta.
+    l2_norm_clip: C.
+
+  Returns:
+    The local model w_k(tau m), tensors of the same shapes and dtypes.
+  """
+
+  def step(current):
+    return gradient_step(
+      loss_fn,
+      current,
+      features,
+      labels,
+      learning_rate=learning_rate,
+      l2_norm_clip=l2_norm_clip,
+    )
+
+  current = list(weights)
+  if num_steps <= _MAX_UNROLLED_STEPS:
+    for _ in range(num_steps):
+      current = step(current)
+    return current
+  _, current = tf.while_loop(
+    lambda index, _: index < num_steps,
+    lambda index, loop_weights: (index + 1, step(loop_weights)),
+    (tf.constant(0), current),
+  )
+  return list(current)

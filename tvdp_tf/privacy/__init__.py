@@ -1,0 +1,94 @@
+"""Schedules, accountants, calibration and planning; NumPy and SciPy only.
+
+Importing this package loads neither TensorFlow nor TensorFlow Federated;
+dp_accounting is imported by the functions that use it.
+"""
+
+from tvdp_tf.privacy.accounting import (
+  ACCOUNTANTS,
+  SAMPLINGS,
+  delivered_epsilon,
+  is_sound,
+)
+from tvdp_tf.privacy.calibration import calibrate
+from tvdp_tf.privacy.convergence import (
+  BoundTerms,
+  ConvergenceSetting,
+  convergence_bound,
+  convergence_terms,
+)
+from tvdp_tf.privacy.descent import contraction, descent_coefficient
+from tvdp_tf.privacy.drift import divergence_gap, divergence_gap_derivative
+from tvdp_tf.privacy.gaussian import (
+  gaussian_delta,
+  gaussian_epsilon,
+  gaussian_noise_multiplier,
+)
+from tvdp_tf.privacy.paper import (
+  moment_bound_delta,
+  moment_bound_epsilon,
+  theorem1_log_stddev,
+  theorem1_stddev,
+  theorem2_stddev,
+  tight_moment_stddev,
+)
+from tvdp_tf.privacy.planning import (
+  OptimalPlan,
+  OptimalRounds,
+  bound_derivative,
+  optimal_plan,
+  optimal_rounds,
+  optimal_theta,
+)
+from tvdp_tf.privacy.refinement import new_maximum_rounds, refine_stddev
+from tvdp_tf.privacy.schedule import GeometricSchedule
+from tvdp_tf.privacy.sensitivity import (
+  SensitivityRule,
+  gradient_rule,
+  paper_rule,
+  projection_rule,
+  update_rule,
+)
+from tvdp_tf.privacy.sound_bound import sound_bound
+from tvdp_tf.privacy.statement import PrivacyStatement
+
+__all__ = [
+  'ACCOUNTANTS',
+  'SAMPLINGS',
+  'BoundTerms',
+  'ConvergenceSetting',
+  'GeometricSchedule',
+  'OptimalPlan',
+  'OptimalRounds',
+  'PrivacyStatement',
+  'SensitivityRule',
+  'bound_derivative',
+  'calibrate',
+  'contraction',
+  'convergence_bound',
+  'convergence_terms',
+  'delivered_epsilon',
+  'descent_coefficient',
+  'divergence_gap',
+  'divergence_gap_derivative',
+  'gaussian_delta',
+  'gaussian_epsilon',
+  'gaussian_noise_multiplier',
+  'gradient_rule',
+  'is_sound',
+  'moment_bound_delta',
+  'moment_bound_epsilon',
+  'new_maximum_rounds',
+  'optimal_plan',
+  'optimal_rounds',
+  'optimal_theta',
+  'paper_rule',
+  'projection_rule',
+  'refine_stddev',
+  'sound_bound',
+  'theorem1_log_stddev',
+  'theorem1_stddev',
+  'theorem2_stddev',
+  'tight_moment_stddev',
+  'update_rule',
+]

@@ -1,0 +1,46 @@
+"""Sums of geometric series, in log space.
+
+Two sums carry all the closed forms of the paper:
+
+  R(theta, M)    = sum_{m=1..M} theta^(1-m)          (sum of 1/variance)
+  S(theta, A, M) = sum_{m=1..M} A^(M-m) theta^(m-1)  (noise left in the model)
+
+The paper prints them as quotients that are 0/0 at theta = 1 or theta = A and
+that overflow binary64 early (theta = 0.5 from M = 1024 on). Here each is the
+logarithm of an expm1 quotient, which keeps full relative precision there.
+"""
+
+import math
+
+# Below this the series is constant to far more digits than binary64 holds.
+_CONSTANT = 1e-300
+
+
+def log_geometric_sum(log_ratio: float, terms: float) -> float:
+  """Ln of sum_{k=0..terms-1} exp(k * log_ratio); `terms` may be real, > 0."""
+  if abs(log_ratio) < _CONSTANT:
+    return math.log(terms)
+  sign = -abs(log_ratio)
+  log_sum = math.log(math.expm1(terms * sign) / math.expm1(sign))
+  # sum_k e^(kv) = e^((n-1)v) sum_k e^(-kv): only the decaying one is computed.
+  return log_sum + ((terms - 1) * log_ratio if log_ratio > 0 else 0.0)
+
+
+def log_precision_sum(theta: float, rounds: float) -> float:
+  """Ln R(theta, M), R = sum_{m=1..M} theta^(1-m)."""
+  return log_geometric_sum(-math.log(theta), rounds)
+
+
+def log_ratio(theta: float, contraction: float) -> float:
+  """ln(theta / A), exact to rounding also where theta is close to A."""
+  difference = (theta - contraction) / contraction
+  if abs(difference) < 0.5:
+    return math.log1p(difference)
+  return math.log(theta) - math.log(contraction)
+
+
+def log_noise_sum(theta: float, contraction: float, rounds: float) -> float:
+  """Ln S(theta, A, M), S = sum_{m=1..M} A^(M-m) theta^(m-1)."""
+  return (rounds - 1) * math.log(contraction) + log_geometric_sum(
+    log_ratio(theta, contraction), rounds
+  )

@@ -1,0 +1,196 @@
+"""How far one example or one user can move what is released.
+
+Every epsilon stands on the sensitivity that the noise is measured against.
+Each rule here is a named choice that carries its value, what it covers and
+whether it is proven:
+
+  paper       2C/n    NOT PROVEN: the paper's 2C/|D_k| (eq_sensitivity)
+  projection  2C      two models in the ball of radius C
+  gradient    2C_g/n  mean of clipped per-example gradients, every local step
+  update      2C_u    clipped model update, user-level
+
+The paper's rule averages per-example minimisers, which is not what training
+does: one example enters through its gradient, whose size has nothing to do with
+C. Five full-batch steps on 600 points can move a model by 2C, 600 times more.
+"""
+
+import dataclasses
+
+from tvdp_tf import _validate
+
+PAPER = 'paper'
+PROJECTION = 'projection'
+GRADIENT = 'gradient'
+UPDATE = 'update'
+
+UNITS = ('example', 'user')
+REPLACE_ONE = 'replace-one'
+ADD_OR_REMOVE_ONE = 'add-or-remove-one'
+ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE)
+
+
+@dataclasses.dataclass(frozen=True)
+class SensitivityRule:
+  """An L2 sensitivity and what it stands on.
+
+  Attributes:
+    name: `PAPER`, `PROJECTION`, `GRADIENT` or `UPDATE`, or one's own.
+    value: The L2 sensitivity, > 0, in the unit of what is released.
+    formula: How `value` was computed, with numbers.
+    release: What is released; noise is due, and one noise multiplier is counted,
+      each time.
+    unit: Whose change is bounded: 'example' or 'user'.
+    adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
+    proven: Whether the bound holds for every data set and model.
+    reason: Why, or why not, in a sentence.
+  """
+
+  name: str
+  value: float
+  formula: str
+  release: str
+  unit: str
+  adjacency: str
+  proven: bool
+  reason: str
+
+  def __post_init__(self):
+    object.__setattr__(self, 'value', _validate.positive('value', self.value))
+    _validate.one_of('unit', self.unit, UNITS)
+    _validate.one_of('adjacency', self.adjacency, ADJACENCIES)
+    if not isinstance(self.proven, bool):
+      raise ValueError(f'proven must be True or False, got {self.proven!r}')
+    for name in ('name', 'formula', 'release', 'reason'):
+      text = getattr(self, name)
+      if not isinstance(text, str) or not text:
+        raise ValueError(f'{name} must be a non-empty text, got {text!r}')
+
+  def to_json_dict(self) -> dict[str, str | float | bool]:
+    """The attributes, ready for `json.dumps`."""
+    return dataclasses.asdict(self)
+
+
+def paper_rule(l2_norm_clip: float, examples: int) -> SensitivityRule:
+  """The paper's 2C/|D_k|. Not proven: no guarantee can be stated with it.
+
+  >>> rule = paper_rule(l2_norm_clip=5.0, examples=600)
+  >>> round(rule.value, 6), rule.proven
+  (0.016667, False)
+
+  Args:
+    l2_norm_clip: C, norm that the parameters are projected to, > 0.
+    examples: n = |D_k| >= 1.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+  examples = _validate.integer('examples', examples)
+  return SensitivityRule(
+    name=PAPER,
+    value=2 * clip / examples,
+    formula=f'2 C / n = 2 * {clip!r} / {examples}',
+    release='the parameters after the local steps, one upload a round',
+    unit='example',
+    adjacency=REPLACE_ONE,
+    proven=False,
+    reason=(
+      'projecting the parameters to norm C bounds how far they can move by 2 C,'
+      ' not by 2 C / n: one example can move them n times further than this'
+    ),
+  )
+
+
+def projection_rule(l2_norm_clip: float) -> SensitivityRule:
+  """2C: any two models in the ball of radius C.
+
+  Args:
+    l2_norm_clip: C, norm that the parameters are projected to, > 0.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+  return SensitivityRule(
+    name=PROJECTION,
+    value=2 * clip,
+    formula=f'2 C = 2 * {clip!r}',
+    release='the parameters after the local steps, one upload a round',
+    unit='user',
+    adjacency=REPLACE_ONE,
+    proven=True,
+    reason=(
+      'the upload lies in the ball of radius C whatever the data, so that even'
+      " exchanging all of a user's data moves it by at most 2 C"
+    ),
+  )
+
+
+def gradient_rule(
+  example_l2_norm_clip: float, examples: int, adjacency: str = REPLACE_ONE
+) -> SensitivityRule:
+  """2 C_g/n: the mean of clipped per-example gradients, any model.
+
+  Args:
+    example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
+      to, > 0.
+    examples: n >= 1, the divisor of the mean: fixed and public.
+    adjacency: 'replace-one' (2 C_g/n) or 'add-or-remove-one' (C_g/n).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  clip = _validate.positive('example_l2_norm_clip', example_l2_norm_clip)
+  examples = _validate.integer('examples', examples)
+  _validate.one_of('adjacency', adjacency, ADJACENCIES)
+  factor = 2 if adjacency == REPLACE_ONE else 1
+  return SensitivityRule(
+    name=GRADIENT,
+    value=factor * clip / examples,
+    formula=f'{factor} C_g / n = {factor} * {clip!r} / {examples}',
+    release=(
+      'the mean gradient of one local step: tau releases for every round a'
+      ' client takes part in'
+    ),
+    unit='example',
+    adjacency=adjacency,
+    proven=True,
+    reason=(
+      'one example enters the sum through one gradient of norm at most C_g, and'
+      ' the divisor n does not depend on the data; later steps see it only'
+      ' through noisy gradients'
+    ),
+  )
+
+
+def update_rule(
+  update_l2_norm_clip: float, adjacency: str = REPLACE_ONE
+) -> SensitivityRule:
+  """2 C_u: the clipped update of a user, who may change all of the data.
+
+  Args:
+    update_l2_norm_clip: C_u, norm that the update w_k - w(m-1) is clipped to,
+      > 0.
+    adjacency: 'replace-one' (2 C_u), the only one for noise added before an
+      upload that the server sees, or 'add-or-remove-one' (C_u), for noise on a
+      sum with a fixed denominator.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  clip = _validate.positive('update_l2_norm_clip', update_l2_norm_clip)
+  _validate.one_of('adjacency', adjacency, ADJACENCIES)
+  factor = 2 if adjacency == REPLACE_ONE else 1
+  return SensitivityRule(
+    name=UPDATE,
+    value=factor * clip,
+    formula=f'{factor} C_u = {factor} * {clip!r}',
+    release='the clipped model update (or their sum), one a round',
+    unit='user',
+    adjacency=adjacency,
+    proven=True,
+    reason=(
+      'the update has norm at most C_u whatever the data; adding a user to the'
+      ' sum moves it by C_u, exchanging one by 2 C_u'
+    ),
+  )

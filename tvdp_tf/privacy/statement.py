@@ -1,0 +1,219 @@
+"""The privacy statement: what a run promises, to whom, and whether it holds.
+
+A statement cannot be built that calls a promise kept without an accountant that
+is sound and an epsilon that is within the target. The paper's claim (Theorem 1)
+stands beside what is delivered, never instead of it.
+"""
+
+import dataclasses
+import decimal
+import json
+import math
+import types
+from collections.abc import Mapping
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import accounting
+from tvdp_tf.privacy import sensitivity as sensitivity_lib
+
+# An epsilon by `moments` is a claim: the bound it rests on is false under
+# sampling, and where it is true `exact` says more.
+SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld')
+
+
+def _epsilon(name: str, value: object) -> float:
+  if isinstance(value, float) and value == math.inf:
+    return math.inf
+  return _validate.non_negative(name, value)
+
+
+def _json_number(value: float) -> float | str:
+  """JSON has no infinity."""
+  return 'inf' if value == math.inf else value
+
+
+def format_epsilon(value: float) -> str:
+  """Six significant digits, rounded up: a printed epsilon is a bound too.
+
+  >>> format_epsilon(1.0000001), format_epsilon(61.63114630234804)
+  ('1.00001', '61.6312')
+  >>> format_epsilon(10.0), format_epsilon(12345678.0)
+  ('10', '1.23457e+7')
+  """
+  if value == math.inf:
+    return 'inf'
+  context = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+  rounded = context.create_decimal(value).normalize(context)
+  plain = 1e-4 <= value < 1e6 or value == 0
+  return f'{rounded:f}' if plain else f'{rounded:g}'
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyStatement:
+  """What is promised, what is delivered, and under which assumptions.
+
+  Attributes:
+    target_epsilon: The epsilon that was asked for, > 0; inf for no privacy.
+    delta: In (0, 1).
+    claimed_epsilon: What the formula that set the noise claims, >= 0.
+    delivered: Epsilon at `delta` by view (what the adversary sees, such as
+      'none' for no sampling, 'visible', 'poisson') and accountant; inf allowed.
+    unit: Whose privacy: 'example' or 'user'.
+    adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
+    assumptions: What the reader has to grant, in sentences.
+    holds: Whether (target_epsilon, delta) is delivered in `view`.
+    reason: Why it holds or not, in a sentence.
+    view: The view, a key of `delivered`, that the promise is about. The default
+      grants no amplification.
+    sensitivity: The rule that the noise is measured against, if known.
+
+  Raises:
+    ValueError: If a number is NaN or out of range; or if `holds` is True while
+      no sound accountant delivers the target in `view`, the claim is below all
+      that sound accountants deliver, the sensitivity is not proven, or the view
+      is secret sampling for a unit smaller than the sampled user.
+  """
+
+  target_epsilon: float
+  delta: float
+  claimed_epsilon: float
+  delivered: Mapping[str, Mapping[str, float]]
+  unit: str
+  adjacency: str
+  assumptions: tuple[str, ...]
+  holds: bool
+  reason: str
+  view: str = 'none'
+  sensitivity: sensitivity_lib.SensitivityRule | None = None
+
+  def __post_init__(self):
+    target = _epsilon('target_epsilon', self.target_epsilon)
+    if target == 0:
+      raise ValueError('target_epsilon must be > 0, got 0')
+    frozen = {
+      'target_epsilon': target,
+      'delta': _validate.open_unit('delta', self.delta),
+      'claimed_epsilon': _epsilon('claimed_epsilon', self.claimed_epsilon),
+      'delivered': types.MappingProxyType(
+        {
+          view: types.MappingProxyType(
+            {
+              _validate.one_of(
+                'accountant', accountant, accounting.ACCOUNTANTS
+              ): _epsilon(f'delivered epsilon ({view}, {accountant})', epsilon)
+              for accountant, epsilon in by_accountant.items()
+            }
+          )
+          for view, by_accountant in self.delivered.items()
+        }
+      ),
+      'assumptions': tuple(self.assumptions),
+    }
+    for name, value in frozen.items():
+      object.__setattr__(self, name, value)
+    _validate.one_of('unit', self.unit, sensitivity_lib.UNITS)
+    _validate.one_of('adjacency', self.adjacency, sensitivity_lib.ADJACENCIES)
+    if not isinstance(self.holds, bool):
+      raise ValueError(f'holds must be True or False, got {self.holds!r}')
+    for name, text in (
+      ('reason', self.reason),
+      *(('assumptions', text) for text in self.assumptions),
+    ):
+      if not isinstance(text, str) or not text:
+        raise ValueError(f'{name} must be non-empty text, got {text!r}')
+    self._check_sensitivity()
+    if self.holds:
+      self._check_holds()
+
+  def _check_sensitivity(self):
+    rule = self.sensitivity
+    if rule is None:
+      return
+    if (rule.unit, rule.adjacency) != (self.unit, self.adjacency):
+      raise ValueError(
+        f'sensitivity must be for {self.adjacency} of a {self.unit}, got'
+        f' {rule.adjacency} of a {rule.unit}'
+      )
+    if self.holds and not rule.proven:
+      raise ValueError(
+        'holds must be False with a sensitivity that is not proven, got True'
+        f' with {rule.name!r}'
+      )
+
+  def _check_holds(self):
+    delivered = self.sound_epsilon(self.view)
+    if not delivered <= self.target_epsilon < math.inf:
+      raise ValueError(
+        'holds must be False where no sound accountant delivers a finite target'
+        f' epsilon, got True with {delivered!r} delivered in view'
+        f' {self.view!r} for target {self.target_epsilon!r}'
+      )
+    if self.claimed_epsilon < delivered:
+      raise ValueError(
+        'claimed_epsilon must be at least what is delivered where holds is'
+        f' True, got {self.claimed_epsilon!r} with {delivered!r} delivered'
+      )
+    if self.view == 'poisson' and self.unit != 'user':
+      raise ValueError(
+        "unit must be 'user' where holds is True in view 'poisson', got"
+        f' {self.unit!r}: it is users who are sampled'
+      )
+
+  def sound_epsilon(self, view: str) -> float:
+    """The least epsilon of a sound accountant in a view; inf if none."""
+    by_accountant = self.delivered.get(view, {})
+    return min(
+      (
+        by_accountant[name]
+        for name in SOUND_ACCOUNTANTS
+        if name in by_accountant
+      ),
+      default=math.inf,
+    )
+
+  def to_json_dict(self) -> dict[str, object]:
+    """The statement as `json.dumps` takes it; infinity is the string 'inf'."""
+    result: dict[str, object] = {
+      'target_epsilon': _json_number(self.target_epsilon),
+      'delta': self.delta,
+      'claimed_epsilon': _json_number(self.claimed_epsilon),
+      'delivered': {
+        view: {name: _json_number(value) for name, value in values.items()}
+        for view, values in self.delivered.items()
+      },
+      'unit': self.unit,
+      'adjacency': self.adjacency,
+      'assumptions': list(self.assumptions),
+      'holds': self.holds,
+      'reason': self.reason,
+      'view': self.view,
+      'sensitivity': self.sensitivity and self.sensitivity.to_json_dict(),
+    }
+    json.dumps(result, allow_nan=False)
+    return result
+
+  def describe(self) -> str:
+    """The statement in words, several lines, for a terminal."""
+    verdict = 'HOLDS' if self.holds else 'DOES NOT HOLD'
+    target = format_epsilon(self.target_epsilon)
+    lines = [
+      f'Privacy statement: epsilon = {target} at delta = {self.delta!r}'
+      f' {verdict}.',
+      f'  Reason: {self.reason}',
+      f'  Protects: one {self.unit} ({self.adjacency})',
+      f'  Promised in view: {self.view}',
+      f'  Claimed epsilon: {format_epsilon(self.claimed_epsilon)}',
+      '  Delivered epsilon:',
+    ]
+    for view, by_accountant in self.delivered.items():
+      for name, value in by_accountant.items():
+        note = '' if name in SOUND_ACCOUNTANTS else ' (a claim, not a bound)'
+        lines.append(f'    {view}, {name}: {format_epsilon(value)}{note}')
+    if self.sensitivity is not None:
+      rule = self.sensitivity
+      status = 'proven' if rule.proven else 'NOT PROVEN'
+      lines.append(f'  Sensitivity: {rule.formula} ({status}: {rule.reason})')
+    if self.assumptions:
+      lines.append('  Assuming that:')
+      lines.extend(f'    - {assumption}' for assumption in self.assumptions)
+    return '\n'.join(lines)
