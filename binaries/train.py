@@ -14,6 +14,7 @@ from tvdp_tf.cli import program, shared_flags
 from tvdp_tf.experiments import settings as settings_lib
 
 _SETTINGS = shared_flags.define()
+flags.adopt_module_key_flags(shared_flags)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'
 )

@@ -67,7 +67,7 @@ class AggregatorComputationTest(parameterized.TestCase):
 
   def test_refuses_arguments(self):
     with self.assertRaisesRegex(TypeError, 'schedule must be'):
-      federated.TimeVaryingGaussianFactory(0.1)
+      federated.TimeVaryingGaussianFactory(0.1)  # type: ignore[arg-type]
     with self.assertRaisesRegex(TypeError, 'inner must be'):
       federated.TimeVaryingGaussianFactory(
         SCHEDULE, tff.aggregators.SumFactory()

@@ -52,12 +52,11 @@ class LearningProcessTest(parameterized.TestCase):
   def train(self, process, seed, rounds=3):
     state = process.initialize()
     for round_number in range(1, rounds + 1):
-      data = [
-        client_data.client_sequence(
-          *self.users[user], noise.seeded_noise_key(seed, round_number, user)
-        )
-        for user in self.rule.cohort(round_number).tolist()
-      ]
+      data = []
+      for user in self.rule.cohort(round_number).tolist():
+        key = noise.seeded_noise_key(seed, round_number, user)
+        features, labels = self.users[user]
+        data.append(client_data.client_sequence(features, labels, key))
       state = process.next(state, data).state
     return state.global_model_weights.trainable
 

@@ -118,24 +118,32 @@ def build_mechanism(
   """
   if settings.mechanism == 'none':
     return mechanisms.NoMechanism(settings.l2_norm_clip)
-  target = {
-    'theta': settings.theta,
-    'rounds': settings.rounds,
-    'epsilon': settings.epsilon,
-    'delta': settings.delta,
-    'sensitivity': 2 * settings.l2_norm_clip / smallest_user,
-  }
+  sensitivity = privacy.paper_rule(settings.l2_norm_clip, smallest_user).value
   if settings.calibration in ('printed', 'tight'):
-    rule = {
-      'printed': privacy.theorem1_stddev,
-      'tight': privacy.tight_moment_stddev,
-    }[settings.calibration]
+    rule = (
+      privacy.theorem1_stddev
+      if settings.calibration == 'printed'
+      else privacy.tight_moment_stddev
+    )
+    initial_stddev = rule(
+      settings.theta,
+      settings.rounds,
+      settings.epsilon,
+      settings.delta,
+      settings.sampling_rate,
+      sensitivity,
+    )
     schedule = privacy.GeometricSchedule(
-      theta=settings.theta,
-      rounds=settings.rounds,
-      initial_stddev=rule(sampling_rate=settings.sampling_rate, **target),
+      settings.theta, settings.rounds, initial_stddev
     )
   else:
     # For a user that is drawn in every round: being left out is luck.
-    schedule = privacy.calibrate(accountant=settings.calibration, **target)
+    schedule = privacy.calibrate(
+      settings.epsilon,
+      settings.delta,
+      settings.theta,
+      settings.rounds,
+      sensitivity,
+      accountant=settings.calibration,
+    )
   return mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)

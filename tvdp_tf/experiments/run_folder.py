@@ -47,9 +47,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 def check_absent(path: pathlib.Path) -> None:
   """Raises `UsageError` if there is anything at `path`."""
   if os.path.lexists(path):
-    raise errors.UsageError(
-      f'output_dir must not exist yet (or take --resume), got {str(path)!r}'
-    )
+    raise errors.UsageError(f'output_dir must not exist yet, got {str(path)!r}')
 
 
 def create(path: pathlib.Path, config: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ class TrainingSettings:
     _validate.one_of('mechanism', self.mechanism, MECHANISMS)
     _validate.one_of('participation', self.participation, PARTICIPATIONS)
     participation.PARTICIPATIONS[self.participation](
-      self.users, self.users_per_round, seed=0
+      self.users, self.users_per_round, 0
     )
     _validate.positive('epsilon', self.epsilon)
     _validate.open_unit('delta', self.delta)

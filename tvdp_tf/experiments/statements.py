@@ -12,10 +12,10 @@ _SEEDED = (
 )
 
 
-def inverse_square_sums(
+def spending_order(
   taken: np.ndarray, noise_stddevs: np.ndarray, sensitivities: np.ndarray
 ) -> np.ndarray:
-  """What each user has spent: the sum of 1 / z**2 over its releases.
+  """Users from the one who has spent least to the one who has spent most.
 
   Args:
     taken: bool [users, rounds], who released in which round.
@@ -23,19 +23,22 @@ def inverse_square_sums(
     sensitivities: float [users].
 
   Returns:
-    float64 [users]; Gaussian releases compose to the single Gaussian of noise
-    multiplier 1 / sqrt(sum).
+    int [users], sorted by the sum of 1 / z**2 over a user's releases: Gaussian
+    releases compose to one of noise multiplier 1 / sqrt(sum).
   """
-  # Added up round by round: with any other order of the sum, a round in which
-  # a user rests could change the last bits of what it has spent.
-  running = np.cumsum(taken * noise_stddevs**-2.0, axis=1)
-  return running[:, -1] * sensitivities**2
+  return np.argsort((taken @ noise_stddevs**-2.0) * sensitivities**2)
 
 
-def worst_epsilon(spent: np.ndarray, delta: float) -> float:
-  """The exact epsilon of the user who has spent most."""
-  most = spent.max()
-  return privacy.gaussian_epsilon(most**-0.5, delta) if most > 0 else 0.0
+def worst_epsilon(
+  taken: np.ndarray,
+  noise_stddevs: np.ndarray,
+  sensitivities: np.ndarray,
+  delta: float,
+) -> float:
+  """The exact epsilon of the user who has spent most; arguments as above."""
+  worst = spending_order(taken, noise_stddevs, sensitivities)[-1]
+  multipliers = noise_stddevs[taken[worst]] / sensitivities[worst]
+  return privacy.delivered_epsilon(multipliers, delta, 'exact')
 
 
 def _delivered(noise_multipliers: np.ndarray, delta: float) -> dict[str, float]:
@@ -83,9 +86,7 @@ def paper_statement(
   delta = settings.delta
   sensitivities = 2 * settings.l2_norm_clip / examples_per_user
   multipliers = noise_stddevs / sensitivities[:, np.newaxis]
-  by_spending = np.argsort(
-    inverse_square_sums(taken, noise_stddevs, sensitivities)
-  )
+  by_spending = spending_order(taken, noise_stddevs, sensitivities)
   worst, median = by_spending[-1], by_spending[len(by_spending) // 2]
   largest = multipliers[sensitivities.argmax()]
   delivered = {
@@ -145,4 +146,7 @@ def paper_statement(
     assumptions=tuple(assumptions),
     holds=False,
     reason=', '.join(reasons),
+    sensitivity=privacy.paper_rule(
+      settings.l2_norm_clip, int(examples_per_user.min())
+    ),
   )

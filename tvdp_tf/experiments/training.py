@@ -142,11 +142,9 @@ class _Run:
     if isinstance(self.mechanism, mechanisms.NoMechanism):
       return float('inf')
     return statements.worst_epsilon(
-      statements.inverse_square_sums(
-        self._taken,
-        np.array(self.noise_stddevs),
-        2 * self.settings.l2_norm_clip / self.fed.examples_per_user,
-      ),
+      self._taken,
+      np.array(self.noise_stddevs),
+      2 * self.settings.l2_norm_clip / self.fed.examples_per_user,
       self.settings.delta,
     )
 

@@ -23,11 +23,13 @@ def project(weights: Weights, l2_norm_clip: float) -> list[tf.Tensor]:
   """Scales `weights` to a global L2 norm of at most `l2_norm_clip`.
 
   The clipping line of Algorithm 1: w / max(1, ||w|| / C), which is the
-  projection onto the ball.
+  projection onto the ball. Weights whose norm overflows become NaN: as zeros
+  they would pass for a model.
   """
   norm = tf.linalg.global_norm(weights)
   clip = tf.constant(l2_norm_clip, norm.dtype)
   scale = clip / tf.maximum(norm, clip)
+  scale = tf.where(tf.math.is_finite(norm), scale, float('nan'))
   return [weight * tf.cast(scale, weight.dtype) for weight in weights]
 
 

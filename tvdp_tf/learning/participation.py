@@ -6,7 +6,7 @@ interrupted one would have drawn.
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class BalancedParticipation(Participation):
     return np.sort(order.reshape(rounds_per_block, -1)[place])
 
 
-PARTICIPATIONS = {
+PARTICIPATIONS: dict[str, Callable[[int, int, int], Participation]] = {
   'uniform': UniformParticipation,
   'balanced': BalancedParticipation,
 }

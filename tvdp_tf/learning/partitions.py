@@ -66,8 +66,8 @@ def dirichlet(
     total = shares.sum()
     shares = shares / total if total > 0 else np.eye(users)[rng.integers(users)]
     ends = np.round(np.cumsum(shares) * len(members)).astype(int)
-    for user, part in enumerate(np.split(members, ends[:-1])):
-      parts[user].extend(part.tolist())
+    for user, share in enumerate(np.split(members, ends[:-1])):
+      parts[user].extend(share.tolist())
   for part in parts:
     if not part:
       part.append(max(parts, key=len).pop())

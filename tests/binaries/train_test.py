@@ -1,0 +1,273 @@
+"""The training program, run as a user runs it."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests.binaries import program_runner
+from tvdp_tf import privacy
+from tvdp_tf.learning import datasets
+
+_COLUMNS = (
+  'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds'
+)
+_LOAD_WITHOUT_US = """
+import sys
+import numpy as np
+import tensorflow as tf
+sys.modules['tvdp_tf'] = None  # An import of it fails.
+model = tf.keras.models.load_model(sys.argv[1])
+data = np.load(sys.argv[2])
+print((model(data['x']).numpy().argmax(1) == data['y']).mean())
+served = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
+outputs = list(served(tf.constant(data['x'])).values())[0]
+np.testing.assert_allclose(outputs, model(data['x']), rtol=1e-5, atol=1e-5)
+"""
+
+
+def _workers(environment_mark: str) -> list[int]:
+  """Processes whose environment holds the mark: a run and its worker."""
+  found = []
+  for entry in pathlib.Path('/proc').iterdir():
+    if entry.name.isdigit():
+      try:
+        environment = (entry / 'environ').read_bytes()
+      except OSError:
+        continue
+      if environment_mark.encode() in environment:
+        found.append(int(entry.name))
+  return found
+
+
+def _wait_for(condition, timeout_s=60):
+  deadline = time.monotonic() + timeout_s
+  while not condition():
+    if time.monotonic() > deadline:
+      raise TimeoutError('the condition did not come true')
+    time.sleep(0.05)
+
+
+class OneRunTest(absltest.TestCase):
+  """What a run without flags leaves behind."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory()), 'run'
+    )
+    cls.result = program_runner.run(
+      'train.py', f'--output_dir={cls.folder}', timeout_s=120
+    )
+    with open(cls.folder / 'metrics.csv', newline='') as file:
+      cls.rows = list(csv.DictReader(file))
+    cls.privacy = json.loads((cls.folder / 'privacy.json').read_text())
+    cls.config = json.loads((cls.folder / 'config.json').read_text())
+
+  def test_ends_well(self):
+    self.assertEqual(self.result.returncode, 0, self.result.stderr)
+    # The progress bar, and nothing of TensorFlow's.
+    self.assertIn('10/10', self.result.stderr)
+    for word in ('WARNING', 'INFO', 'Traceback', 'rebuild TensorFlow'):
+      self.assertNotIn(word, self.result.stderr)
+
+  def test_says_what_came_out(self):
+    last = self.rows[-1]
+    self.assertIn(
+      f'test loss {float(last["test_loss"]):.4f}, '
+      f'test accuracy {float(last["test_accuracy"]):.4f}',
+      self.result.stdout,
+    )
+    self.assertIn('DOES NOT HOLD', self.result.stdout)
+    self.assertIn('does not hold: several gradient steps', self.result.stdout)
+
+  def test_metrics(self):
+    header = (self.folder / 'metrics.csv').read_text().splitlines()[0]
+    self.assertStartsWith(header, _COLUMNS)
+    self.assertEqual([int(row['round']) for row in self.rows], [*range(1, 11)])
+    self.assertGreater(float(self.rows[-1]['test_accuracy']), 0.75)
+    # theta = .95, and Theorem 1's noise for the smallest of the users.
+    sensitivity = 2 * 5 / min(self.config['resolved']['examples_per_user'])
+    first = privacy.theorem1_stddev(0.95, 10, 10.0, 1e-3, 0.5, sensitivity)
+    np.testing.assert_allclose(
+      [float(row['noise_stddev']) for row in self.rows],
+      first * 0.95 ** (np.arange(10) / 2),
+      rtol=1e-12,
+    )
+
+  def test_privacy(self):
+    self.assertIs(self.privacy['holds'], False)
+    self.assertEqual(self.privacy['target_epsilon'], 10)
+    self.assertEqual(self.privacy['claimed_epsilon'], 10)
+    self.assertEqual(self.privacy['unit'], 'example')
+    self.assertEqual(self.privacy['adjacency'], 'replace-one')
+    self.assertIs(self.privacy['sensitivity']['proven'], False)
+    worst = self.privacy['delivered']['server, worst client of this run']
+    self.assertGreater(worst['exact'], 10)
+    self.assertEqual(worst['exact'], float(self.rows[-1]['delivered_epsilon']))
+    self.assertLessEqual(worst['exact'], worst['pld'] + 1e-9)
+    self.assertLessEqual(worst['pld'], worst['rdp'])
+
+  def test_picture(self):
+    content = (self.folder / 'curves.png').read_bytes()
+    self.assertStartsWith(content, b'\x89PNG')
+
+  def test_folder_is_complete_and_nothing_else(self):
+    self.assertCountEqual(
+      os.listdir(self.folder),
+      [
+        'checkpoints',
+        'config.json',
+        'curves.png',
+        'metrics.csv',
+        'model',
+        'privacy.json',
+        'tensorboard',
+      ],
+    )
+    self.assertNotEmpty(list(self.folder.glob('tensorboard/*tfevents*')))
+
+  def test_config_holds_every_flag(self):
+    settings = self.config['settings']
+    self.assertEqual(settings['dataset'], 'digits')
+    self.assertIsNone(settings['seed'])
+    self.assertIsInstance(self.config['resolved']['public_seed'], int)
+
+  def test_model_needs_nothing_of_ours(self):
+    digits = datasets.load('digits')
+    data = self.create_tempfile('test.npz').full_path
+    np.savez(data, x=digits.test_features, y=digits.test_labels)
+    result = subprocess.run(
+      [sys.executable, '-c', _LOAD_WITHOUT_US, self.folder / 'model', data],
+      capture_output=True,
+      text=True,
+      check=False,
+      cwd='/',
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertAlmostEqual(
+      float(result.stdout), float(self.rows[-1]['test_accuracy']), places=6
+    )
+
+
+class FlagsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (['--epsilon=0'], '--epsilon must be a finite number > 0, got 0.0'),
+    (['--epsilon=nan'], '--epsilon must be a finite number > 0, got nan'),
+    (['--delta=1'], '--delta must be a number strictly between 0 and 1'),
+    (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
+    (['--users_per_round=11'], '--users_per_round must be an integer from 1'),
+    (['--dataset=cats'], "--dataset must be one of digits, mnist, got 'cats'"),
+    (['--device=gpu'], '--device must be auto or cpu with runtime tff'),
+    (
+      ['--participation=balanced', '--users_per_round=3'],
+      '--users_per_round must divide users with balanced participation',
+    ),
+    (['--nonsense=1'], 'nonsense'),
+    (['word'], "expected only flags, got 'word'"),
+  )
+  def test_one_line_before_any_work(self, arguments, line):
+    folder = self.create_tempdir().full_path + '/run'
+    started = time.monotonic()
+    result = program_runner.run(
+      'train.py', f'--output_dir={folder}', *arguments
+    )
+    self.assertLess(time.monotonic() - started, 10)
+    self.assertEqual(result.returncode, 2)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertIn(line, result.stderr)
+    self.assertEmpty(result.stdout)
+    self.assertFalse(os.path.lexists(folder))
+
+  def test_more_users_than_examples(self):
+    folder = self.create_tempdir().full_path + '/run'
+    result = program_runner.run(
+      'train.py', f'--output_dir={folder}', '--users=2000'
+    )
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--users must be at most', result.stderr)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertFalse(os.path.lexists(folder))
+
+  def test_existing_folder_is_left_alone(self):
+    folder = self.create_tempdir().full_path
+    result = program_runner.run('train.py', f'--output_dir={folder}')
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--output_dir must not exist yet', result.stderr)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertEmpty(os.listdir(folder))
+
+  def test_missing_data_set(self):
+    folder = self.create_tempdir().full_path
+    blocked = self.create_tempfile('not-a-folder').full_path
+    result = program_runner.run(
+      'train.py',
+      f'--output_dir={folder}/run',
+      '--dataset=mnist',
+      f'--data_dir={blocked}',
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('data set mnist is not in', result.stderr)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertFalse(os.path.lexists(f'{folder}/run'))
+
+  def test_help(self):
+    result = program_runner.run('train.py', '--help')
+    self.assertEqual(result.returncode, 0)
+    self.assertIn('--theta', result.stdout)
+
+
+class FailureTest(absltest.TestCase):
+  def test_loss_that_is_not_finite(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    result = program_runner.run(
+      'train.py',
+      f'--output_dir={folder}',
+      '--l2_norm_clip=1e30',
+      '--noprogress',
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertIn('test loss of round 1 is', result.stderr)
+    # What was released is on record; what was not made is not there.
+    statement = json.loads((folder / 'privacy.json').read_text())
+    self.assertEqual(statement['rounds'], 1)
+    worst = statement['delivered']['server, worst client of this run']
+    self.assertGreater(worst['exact'], 0)
+    self.assertEqual(
+      (folder / 'metrics.csv').read_text().splitlines(), [_COLUMNS]
+    )
+    self.assertFalse((folder / 'model').exists())
+
+  def test_no_process_survives_sigkill(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    mark = f'TVDP_TF_TEST_MARK={os.getpid()}-{time.monotonic_ns()}'
+    process = subprocess.Popen(
+      program_runner.command(
+        'train.py', f'--output_dir={folder}', '--rounds=100000', '--theta=1'
+      ),
+      env=dict(os.environ, **dict([mark.split('=')])),
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+    try:
+      _wait_for(lambda: [*folder.glob('checkpoints/round_*')])
+      self.assertLen(_workers(mark), 2)
+    finally:
+      process.send_signal(signal.SIGKILL)
+      process.wait()
+    _wait_for(lambda: not _workers(mark))
+
+
+if __name__ == '__main__':
+  absltest.main()

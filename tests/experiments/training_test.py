@@ -1,0 +1,132 @@
+"""Runs through the library: what depends on the seed, and on the paper."""
+
+import csv
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import errors
+from tvdp_tf.experiments import run_folder, settings, training
+
+_SHARED_DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/datasets'
+
+
+def metrics(folder: pathlib.Path) -> dict[str, list[float]]:
+  with open(folder / 'metrics.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  return {name: [float(row[name]) for row in rows] for name in rows[0]}
+
+
+class TrainTest(parameterized.TestCase):
+  def train(self, **kwargs):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    result = training.train(settings.TrainingSettings(**kwargs), folder)
+    return result, metrics(folder)
+
+  def test_seed_reproduces_and_no_seed_does_not(self):
+    losses = [
+      tuple(self.train(rounds=3, seed=seed)[1]['test_loss'])
+      for seed in (1, 1, 2, None, None)
+    ]
+    self.assertEqual(losses[0], losses[1])
+    self.assertLen(set(losses), 4)
+
+  def test_noise_hurts_and_none_is_none(self):
+    noisy, _ = self.train(rounds=4, seed=1, epsilon=1.0)
+    plain, columns = self.train(rounds=4, seed=1, mechanism='none')
+    self.assertGreater(noisy.loss, plain.loss + 0.1)
+    self.assertEqual(columns['noise_stddev'], [0.0] * 4)
+    self.assertEqual(columns['delivered_epsilon'], [np.inf] * 4)
+    self.assertFalse(plain.statement.holds)
+
+  @parameterized.parameters('exact', 'rdp', 'pld')
+  def test_accountants_meet_the_target_for_a_client_in_every_round(self, name):
+    result, columns = self.train(
+      rounds=4, users_per_round=10, calibration=name, epsilon=3.0
+    )
+    # Given the paper's sensitivity: every client took part in every round.
+    self.assertBetween(columns['delivered_epsilon'][-1], 0.8 * 3.0, 3.0)
+    self.assertFalse(result.statement.holds)
+
+  def test_skewed_users_and_balanced_participation(self):
+    result, columns = self.train(
+      rounds=6, split='dirichlet', participation='balanced', seed=3
+    )
+    self.assertEqual(columns['round'], [1, 2, 3, 4, 5, 6])
+    self.assertTrue(np.isfinite(result.loss))
+    spent = np.array(columns['delivered_epsilon'])
+    self.assertTrue((np.diff(spent) >= 0).all())
+
+  def test_refuses_what_does_not_fit_the_data(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    with self.assertRaisesRegex(errors.UsageError, 'users must be at most'):
+      training.train(settings.TrainingSettings(users=1438), folder)
+    self.assertFalse(folder.exists())
+
+  def test_refuses_a_folder_that_cannot_be_made(self):
+    blocked = pathlib.Path(self.create_tempfile('file').full_path)
+    with self.assertRaisesRegex(errors.UsageError, 'output_dir must be'):
+      training.train(settings.TrainingSettings(), blocked / 'run')
+
+  def test_failed_run_counts_its_release(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    with self.assertRaisesRegex(errors.TrainingFailedError, 'round 1 is nan'):
+      training.train(settings.TrainingSettings(l2_norm_clip=1e30), folder)
+    self.assertTrue((folder / run_folder.PRIVACY).exists())
+    self.assertFalse((folder / run_folder.MODEL).exists())
+
+
+@unittest.skipUnless(
+  _SHARED_DATA.is_dir(), f'needs the MNIST files in {_SHARED_DATA}'
+)
+class MnistTest(parameterized.TestCase):
+  """The paper's setting: U = 100, K = 10, tau = 5, printed sigma."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.data_dir = cls.enterClassContext(tempfile.TemporaryDirectory())
+    subprocess.run(
+      [
+        sys.executable,
+        _SHARED_DATA / 'seed_tfds_cache.py',
+        f'--data_dir={cls.data_dir}',
+        '--datasets=mnist',
+      ],
+      check=True,
+      stdin=subprocess.DEVNULL,
+    )
+
+  def train(self, **kwargs):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    return training.train(
+      settings.TrainingSettings(
+        dataset='mnist',
+        data_dir=self.data_dir,
+        users=100,
+        users_per_round=10,
+        local_steps=5,
+        seed=1,
+        **kwargs,
+      ),
+      folder,
+    )
+
+  def test_reaches_the_papers_accuracy(self):
+    result = self.train(learning_rate=0.2, theta=1.0, rounds=30)
+    self.assertGreaterEqual(result.accuracy, 0.87)
+    self.assertLessEqual(result.loss, 0.60)
+
+  def test_increasing_noise_is_worse(self):
+    constant = self.train(learning_rate=0.05, theta=1.0, rounds=40)
+    increasing = self.train(learning_rate=0.05, theta=1.1, rounds=40)
+    self.assertGreaterEqual(increasing.loss, 1.3 * constant.loss)
+
+
+if __name__ == '__main__':
+  absltest.main()
