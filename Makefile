@@ -9,7 +9,7 @@ SHELL := /bin/sh
 
 VENV ?= .venv
 ARGS ?=
-LOCK := $(if $(findstring gpu,$(VENV)),requirements-gpu.lock,requirements.lock)
+LOCK := requirements$(if $(findstring gpu,$(notdir $(VENV))),-gpu).lock
 IN_VENV := $(VENV)/bin/python -m
 
 # python3.11 where it runs, else python3: asked only by targets that need it.
@@ -21,7 +21,7 @@ NEEDED := 3.11-linux-x86_64
 found = $(shell $(PYTHON) -c 'import platform, sys; print("%d.%d-%s-%s" % \
   (sys.version_info[:2] + (sys.platform, platform.machine())))' 2>/dev/null)
 check_python = $(if $(filter $(NEEDED),$(found)),,$(error tvdp_tf needs Python \
-  $(NEEDED), but $(PYTHON) is $(or $(found),not a Python that runs): set PYTHON))
+  $(NEEDED), but $(PYTHON) is $(or $(found),no Python that runs): set PYTHON))
 
 .PHONY: help
 help:  ## This list.

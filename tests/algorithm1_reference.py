@@ -11,9 +11,9 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-def philox4x32(key, counter_high, blocks):
+def philox4x32(key, counter_high, blocks, counter_low=0):
   """Philox4x32-10 (Salmon et al., 2011): uint64 [2 * blocks]."""
-  index = np.arange(blocks, dtype=np.uint64)
+  index = np.arange(blocks, dtype=np.uint64) + np.uint64(counter_low)
   words = [
     index & _LOW,
     index >> np.uint64(32),
@@ -38,11 +38,11 @@ def philox4x32(key, counter_high, blocks):
   return np.stack(pairs, axis=1).ravel()
 
 
-def standard_normal(noise_key, size):
+def standard_normal(noise_key, size, release=0):
   """Box and Muller's transform of the bits of a key."""
   key, high = (int(word) & (2**64 - 1) for word in noise_key)
   pairs = (size + 1) // 2
-  bits = philox4x32(key, high, pairs)
+  bits = philox4x32(key, high, pairs, release << 40)
   uniform = (bits >> np.uint64(11)).astype(np.float64) / 2**53
   u, v = uniform[:pairs], uniform[pairs:]
   radius = np.sqrt(-2 * np.log(1 - u))
@@ -76,15 +76,48 @@ def local_model(weights, features, labels, *, local_steps, learning_rate, clip):
   return weights
 
 
+def perturbed(arrays, noise_stddev, noise_key, release=0):
+  """Adds noise of one key to arrays, in their order."""
+  sizes = [array.size for array in arrays]
+  added = noise_stddev * standard_normal(noise_key, sum(sizes), release)
+  blocks = np.split(added, np.cumsum(sizes)[:-1])
+  return [a + b.reshape(a.shape) for a, b in zip(arrays, blocks, strict=True)]
+
+
+def private_local_model(
+  weights,
+  features,
+  labels,
+  *,
+  local_steps,
+  learning_rate,
+  example_clip,
+  noise_stddev,
+  noise_key,
+):
+  """tau steps on noisy means of clipped per-example gradients."""
+  features = features.reshape(len(features), -1).astype(np.float64)
+  for step in range(local_steps):
+    mean = [np.zeros_like(w) for w in weights]
+    for i in range(len(labels)):
+      gradient = mlp_gradient(weights, features[i : i + 1], labels[i : i + 1])
+      norm = np.sqrt(sum((g**2).sum() for g in gradient))
+      scale = min(1.0, example_clip / norm) / len(labels)
+      mean = [m + scale * g for m, g in zip(mean, gradient, strict=True)]
+    noisy = perturbed(mean, noise_stddev, noise_key, step)
+    weights = [
+      w - learning_rate * g for w, g in zip(weights, noisy, strict=True)
+    ]
+  return weights
+
+
 def aggregate(local_models, examples, noise_stddev, noise_keys):
   """The weighted mean of the perturbed local models."""
   total = sum(examples)
   result = [np.zeros_like(part) for part in local_models[0]]
   for model, count, key in zip(local_models, examples, noise_keys, strict=True):
-    added = noise_stddev * standard_normal(key, sum(w.size for w in model))
-    start = 0
-    for index, part in enumerate(model):
-      block = added[start : start + part.size].reshape(part.shape)
-      result[index] += count / total * (part + block)
-      start += part.size
+    noisy = perturbed(model, noise_stddev, key)
+    result = [
+      r + count / total * part for r, part in zip(result, noisy, strict=True)
+    ]
   return result

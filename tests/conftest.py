@@ -1,6 +1,7 @@
 """Makes absl's test helpers work under pytest, quietly."""
 
 import os
+import tempfile
 
 from absl import flags
 
@@ -8,6 +9,15 @@ from absl import flags
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 
+# absl's own folder for temporary files is shared by all runs on a machine.
+_temporary_files = tempfile.TemporaryDirectory()
+
+
 def pytest_configure():
   """Parses absl's flags, as `absltest.main` would."""
-  flags.FLAGS(['pytest'])
+  flags.FLAGS(['pytest', f'--test_tmpdir={_temporary_files.name}'])
+
+
+def pytest_unconfigure():
+  """Removes the tests' files."""
+  _temporary_files.cleanup()

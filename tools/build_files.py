@@ -39,7 +39,15 @@ _EXPORTED = (
 _DATA_SUFFIXES = ('.csv', '.json', '.npz')
 
 # These read the checkout itself, which a Bazel sandbox does not hold.
-_MANUAL = frozenset({'tests/build_files_test.py', 'tests/install_test.py'})
+_MANUAL = frozenset(
+  {
+    'tests/build_files_test.py',
+    'tests/docstrings_test.py',
+    'tests/install_test.py',
+    'tests/layering_test.py',
+    'tests/lock_test.py',
+  }
+)
 
 _TOP_COMMENT = """\
 # Which module depends on which: `make build-files` writes these files, and
@@ -264,17 +272,52 @@ def build_files(root: pathlib.Path) -> dict[str, str]:
   return {'BUILD': _top(root), **packages}
 
 
-def main() -> None:
-  """Writes the files of this checkout, and removes those without a package."""
-  root = pathlib.Path(__file__).resolve().parent.parent
+def _folder_files(root: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(f for name in _ROOTS for f in (root / name).rglob('BUILD'))
+
+
+def stale_files(root: pathlib.Path) -> list[str]:
+  """Paths of BUILD files to write anew or to remove, relative to `root`."""
   wanted = build_files(root)
-  for name in _ROOTS:
-    for path in sorted((root / name).rglob('BUILD')):
-      if path.relative_to(root).as_posix() not in wanted:
-        os.remove(path)
-  for name, text in wanted.items():
-    (root / name).write_text(text, encoding='utf-8')
-  print(f'{len(wanted)} BUILD files')
+  found = {
+    path.relative_to(root).as_posix(): path.read_text(encoding='utf-8')
+    for path in [root / 'BUILD', *_folder_files(root)]
+    if path.exists()
+  }
+  return sorted(
+    name
+    for name in wanted.keys() | found.keys()
+    if wanted.get(name) != found.get(name)
+  )
+
+
+def write(root: pathlib.Path) -> list[str]:
+  """Writes the stale BUILD files and removes those without a package.
+
+  Args:
+    root: The checkout.
+
+  Returns:
+    The paths of what has changed, relative to `root`.
+
+  Raises:
+    ValueError: Two targets of one folder would have the same name.
+    SyntaxError: A Python file cannot be parsed.
+  """
+  wanted = build_files(root)
+  changed = stale_files(root)
+  for name in changed:
+    if name in wanted:
+      (root / name).write_text(wanted[name], encoding='utf-8')
+    else:
+      os.remove(root / name)
+  return changed
+
+
+def main() -> None:
+  """Brings the BUILD files of this checkout up to date and names them."""
+  for name in write(pathlib.Path(__file__).resolve().parent.parent):
+    print(name)
 
 
 if __name__ == '__main__':

@@ -30,24 +30,43 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'mechanism': (
     settings.MECHANISMS,
-    'paper: noise on the parameters before upload; none: no privacy.',
+    'gradient: noise in every local step, a guarantee; central: noise on the '
+    "sum of the users' updates, a trusted server; paper: noise on the "
+    'parameters before upload; laplace: the same with Laplace noise; none: no '
+    'privacy.',
   ),
   'participation': (
     settings.PARTICIPATIONS,
-    'uniform: K of U at random; balanced: everyone once in U/K rounds.',
+    'uniform: K of U at random; balanced: everyone once in U/K rounds; '
+    'poisson: everyone with probability K/U. By default what suits the '
+    'mechanism.',
   ),
   'epsilon': ('float', 'Target epsilon.'),
   'delta': ('float', 'Target delta, well below 1 / number of examples.'),
   'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
   'rounds': ('integer', 'M, the number of rounds.'),
   'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
-  'l2_norm_clip': ('float', 'C, the norm that parameters are projected to.'),
+  'l2_norm_clip': (
+    'float',
+    'C, the norm that parameters are projected to; with --mechanism=central '
+    'the norm that updates are clipped to.',
+  ),
+  'example_l2_norm_clip': (
+    'float',
+    'C_g, the norm that per-example gradients are clipped to.',
+  ),
   'learning_rate': ('float', 'eta, of the local steps.'),
   'calibration': (
     settings.CALIBRATIONS,
     "How the noise is set: printed and tight use the paper's unsound moment "
-    'bound; the others an accountant, for a client in every round.',
+    'bound; the others an accountant. By default what suits the mechanism.',
   ),
+  'refinement': (
+    settings.REFINEMENTS,
+    'When the test loss stops falling, shorten the training to alpha_d times '
+    'its rounds: budget spends exactly what is left, theorem2 is as printed.',
+  ),
+  'alpha_d': ('float', 'Factor of a refinement, in (0, 1].'),
   'runtime': (settings.RUNTIMES, 'What executes the TFF computation.'),
   'device': (settings.DEVICES, 'Where it is executed.'),
   'seed': (
@@ -73,7 +92,10 @@ def define(
   for name in names:
     kind, text = _FLAGS[name]
     if isinstance(kind, tuple):
-      holders[name] = flags.DEFINE_enum(name, _DEFAULTS[name], kind, text)
+      # Without a default the settings choose.
+      holders[name] = flags.DEFINE_enum(
+        name, _DEFAULTS[name] or None, kind, text
+      )
     else:
       holders[name] = getattr(flags, f'DEFINE_{kind}')(
         name, _DEFAULTS[name], text
@@ -82,5 +104,9 @@ def define(
 
 
 def values(holders: dict[str, flags.FlagHolder]) -> dict:
-  """The values of parsed flags by name."""
-  return {name: holder.value for name, holder in holders.items()}
+  """The values of parsed flags by name, of those that have one."""
+  return {
+    name: holder.value
+    for name, holder in holders.items()
+    if holder.value is not None
+  }

@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvdp_tf import privacy
 from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.learning import datasets, models, participation, partitions
-from tvdp_tf.privacy import mechanisms
-
-Mechanism = mechanisms.PaperMechanism | mechanisms.NoMechanism
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +19,9 @@ class Federation:
     spec: The model.
     examples: For each user, the indices of its training examples.
     participation: The rule that draws the cohorts.
-    public_seed: Seed of the split, of the cohorts and of the initial weights.
-      None of these is secret; the noise is never drawn from it unless the run
-      is seeded.
+    public_seed: Seed of the split, of the initial weights and, but for
+      `poisson`, of the cohorts. None of these is secret; the noise is never
+      drawn from it unless the run is seeded.
   """
 
   dataset: datasets.Dataset
@@ -89,61 +85,16 @@ def assemble(
       settings.dirichlet_concentration,
       public_seed,
     )
+  cohort_seed = public_seed
+  if settings.participation == 'poisson' and settings.seed is None:
+    # Amplification rests on it being a secret: it is written nowhere.
+    cohort_seed = secrets.randbits(63)
   return Federation(
     dataset=dataset,
     spec=spec,
     examples=examples,
     participation=participation.PARTICIPATIONS[settings.participation](
-      settings.users, settings.users_per_round, public_seed
+      settings.users, settings.users_per_round, cohort_seed
     ),
     public_seed=public_seed,
   )
-
-
-def build_mechanism(
-  settings: settings_lib.TrainingSettings, smallest_user: int
-) -> Mechanism:
-  """Calibrates the mechanism to the settings' target.
-
-  Args:
-    settings: The run's settings.
-    smallest_user: The least number of examples that a user has: it has the
-      largest sensitivity, and everyone adds the same noise.
-
-  Returns:
-    The mechanism.
-
-  Raises:
-    ValueError: If no schedule meets the target.
-  """
-  if settings.mechanism == 'none':
-    return mechanisms.NoMechanism(settings.l2_norm_clip)
-  sensitivity = privacy.paper_rule(settings.l2_norm_clip, smallest_user).value
-  if settings.calibration in ('printed', 'tight'):
-    rule = (
-      privacy.theorem1_stddev
-      if settings.calibration == 'printed'
-      else privacy.tight_moment_stddev
-    )
-    initial_stddev = rule(
-      settings.theta,
-      settings.rounds,
-      settings.epsilon,
-      settings.delta,
-      settings.sampling_rate,
-      sensitivity,
-    )
-    schedule = privacy.GeometricSchedule(
-      settings.theta, settings.rounds, initial_stddev
-    )
-  else:
-    # For a user that is drawn in every round: being left out is luck.
-    schedule = privacy.calibrate(
-      settings.epsilon,
-      settings.delta,
-      settings.theta,
-      settings.rounds,
-      sensitivity,
-      accountant=settings.calibration,
-    )
-  return mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)

@@ -2,21 +2,22 @@ r"""What a plan costs: the corrected convergence bound over theta and rounds.
 
   bound(theta, M) = A^M Theta + c0 sum_m A^(M-m) v_m,  v_m = theta^(m-1) sigma^2
 
-The budget B = sum of 1/v_m over the rounds that the worst user pays for is the
-chosen calibration's, whatever theta and M are, so that every plan that is
-compared buys the same privacy. c0 = L d / (2 K), times eta^2 tau where the noise
-is on gradients: what a unit of v_m adds to the bound through the mean of K
-clients' tau steps.
+The budget B = sum of 1/v_m over the rounds that the worst user pays for is that
+of the chosen calibration, whatever theta and M are, so that every plan that is
+compared buys the same privacy. c0 = L d / (2 K) is what a unit of v_m adds to
+the bound through the mean of K clients, times eta^2 tau where the noise is on
+the gradients of tau steps, which are taken to be non-expansive.
 
 If every round is paid for, this is the objective of the paper's Corollary 2,
-corrected, and its best theta is sqrt(A). If a user pays for one round in a block
-of n = U/K, a block is as one round of the same problem with A^n, theta^n and the
-factor S(theta, A, n) max(1, theta^(1-n)) on c0. That factor falls up to
+corrected, and its best theta is sqrt(A). If a user pays for one round in a
+block of n = U/K, a block is as one round of the same problem with A^n, theta^n
+and the factor S(theta, A, n) max(1, theta^(1-n)) on c0. That factor falls up to
 theta = 1, so that the best theta lies in [sqrt(A), 1].
 """
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,8 +29,9 @@ _THETAS = (0.9, 0.95, 1.0, 1.05, 1.1)
 
 # Powers and coefficients beyond these decide nothing: a block leaves nothing of
 # the gap, or one block is best.
-_MOST_LOG = 300.0
-_SEARCH_POINTS = 201
+_MOST_LOG = 100.0
+_SEARCH_POINTS = 41
+_SEARCHES = 3
 _CURVE_POINTS = 150
 _LONGEST_CURVE = 5000
 
@@ -92,7 +94,7 @@ class Objective:
     """Ln of sum_m A^(M-m) theta^(m-1)."""
     m = np.arange(1, rounds + 1)
     exponents = (rounds - m) * math.log(self.contraction)
-    return float(np.logaddexp.reduce(exponents + (m - 1) * math.log(theta)))
+    return planning_noise.log_sum_exp(exponents + (m - 1) * math.log(theta))
 
   def point(self, theta: float, rounds: int) -> BoundPoint:
     """The bound of a plan; terms that overflow are inf."""
@@ -138,7 +140,12 @@ class Objective:
       sum_squared_weights=1.0,
     )
     best = privacy.optimal_rounds(setting)
-    return n * best.real, n * best.rounds
+    return n * best.real, n * self._limited_blocks(best.rounds)
+
+  def _limited_blocks(self, blocks: int) -> int:
+    """As many as can be planned: the bound only falls up to its minimum."""
+    most = max(1, planning_settings.MOST_ROUNDS // self.block_rounds)
+    return min(blocks, most)
 
   def theta_plan(self, theta: float, rounds: int) -> ThetaPlan:
     """What a theta costs at `rounds` and at its best number of rounds."""
@@ -151,7 +158,7 @@ class Objective:
     if self.block_rounds == 1:
       return lowest
     low, high = math.log(lowest), 0.0
-    for _ in range(2):
+    for _ in range(_SEARCHES):
       logs = np.linspace(low, high, _SEARCH_POINTS)
       bounds = [
         self.point(theta, self.best_rounds(theta)[1]).bound
@@ -174,7 +181,7 @@ class Objective:
     plan = privacy.optimal_plan(
       self.contraction, self.initial_gap, self.budget, self.noise_weight
     )
-    return plan.real, self.point(plan.theta, plan.rounds)
+    return plan.real, self.point(plan.theta, self._limited_blocks(plan.rounds))
 
 
 def objective(
@@ -188,6 +195,9 @@ def objective(
 
   Returns:
     The objective.
+
+  Raises:
+    ValueError: If a unit of variance has no representable weight.
   """
   taken = planning_noise.worst_rounds(
     settings.theta, settings.rounds, settings.block_rounds
@@ -196,7 +206,13 @@ def objective(
     settings.smoothness * settings.dimension / (2 * settings.users_per_round)
   )
   if settings.mechanism == 'gradient':
-    weight *= settings.learning_rate**2 * settings.local_steps
+    rate = settings.learning_rate
+    weight *= rate * rate * settings.local_steps
+  if not sys.float_info.min <= weight < math.inf:
+    raise ValueError(
+      'smoothness must leave the weight of the noise in the bound a normal'
+      f' number, got {settings.smoothness!r}'
+    )
   return Objective(
     contraction=settings.contraction,
     initial_gap=settings.initial_gap,
@@ -208,7 +224,11 @@ def objective(
 
 def compared_thetas(theta: float, best: float) -> tuple[float, ...]:
   """A small grid with the theta that was asked for and the best one."""
-  return tuple(sorted({*_THETAS, theta, best}))
+  chosen = [theta]
+  for other in (best, *_THETAS):
+    if not any(math.isclose(other, known) for known in chosen):
+      chosen.append(other)
+  return tuple(sorted(chosen))
 
 
 def curve_rounds(plans: Sequence[ThetaPlan], block_rounds: int) -> list[int]:
@@ -216,7 +236,7 @@ def curve_rounds(plans: Sequence[ThetaPlan], block_rounds: int) -> list[int]:
   asked = plans[0].asked.rounds
   most = max(plan.best.rounds for plan in plans)
   last = math.ceil(max(asked, 2 * most, 4 * block_rounds) / block_rounds)
-  last = min(last, _LONGEST_CURVE)
+  last = min(last, max(1, _LONGEST_CURVE // block_rounds))
   if last <= _CURVE_POINTS:
     blocks = np.arange(1, last + 1)
   else:

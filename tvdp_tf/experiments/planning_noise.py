@@ -17,9 +17,16 @@ import numpy as np
 
 from tvdp_tf import privacy
 from tvdp_tf.experiments import planning_settings
+from tvdp_tf.privacy import statement as statement_lib
 
 # Accountants in the order that they are shown.
 ACCOUNTANTS = ('exact', 'pld', 'rdp')
+
+# What an epsilon is worth, `View.promise`.
+GUARANTEED = 'guaranteed'
+CONDITIONAL = 'conditional'  # on a sensitivity that is not proven
+OTHER_PARTICIPATION = 'other participation'
+NOT_GRANTED = 'NOT GRANTED'
 
 # With sampling every distinct noise level costs these accountants time.
 _MOST_LEVELS = {'pld': 200, 'rdp': 2000}
@@ -42,9 +49,15 @@ def worst_rounds(theta: float, rounds: int, block_rounds: int) -> np.ndarray:
   return first if theta >= 1 else last
 
 
+def log_sum_exp(exponents: np.ndarray) -> float:
+  """Ln of the sum of e^x over the array."""
+  largest = exponents.max()
+  return float(largest + np.log(np.exp(exponents - largest).sum()))
+
+
 def log_precision(theta: float, taken: np.ndarray) -> float:
   """Ln of the sum of theta^(1-m) over the rounds m that are taken."""
-  return float(np.logaddexp.reduce((1 - taken) * math.log(theta)))
+  return log_sum_exp((1 - taken) * math.log(theta))
 
 
 def sensitivity_rule(
@@ -68,7 +81,7 @@ def round_multipliers(
 ) -> np.ndarray:
   """Noise multiplier of all a round's releases together, float64 [rounds].
 
-  Not above z / sqrt(releases), of which it is the largest number below.
+  It is z / sqrt(releases), rounded down.
   """
   multipliers = schedule.noise_multipliers(sensitivity_rule(settings).value)
   releases = releases_per_round(settings)
@@ -154,9 +167,10 @@ def calibrated_schedule(
   except ValueError as error:
     if str(error).startswith('epsilon must'):
       raise
+    name = 'epsilon' if settings.theta == 1 else 'theta'
     raise ValueError(
-      f'theta must leave the noise of all {settings.rounds} rounds'
-      f' representable, got {settings.theta!r} ({error})'
+      f'{name} must leave the noise of all {settings.rounds} rounds'
+      f' representable, got {getattr(settings, name)!r} ({error})'
     ) from error
 
 
@@ -182,10 +196,12 @@ class CalibratedNoise:
 
 def _soundness(settings, calibration) -> tuple[bool, str]:
   own = privacy.moment_bound_epsilon(
-    settings.epsilon**2 / (2 * -math.log(settings.delta)), settings.delta
+    settings.epsilon * settings.epsilon / (2 * -math.log(settings.delta)),
+    settings.delta,
   )
   if calibration == 'printed':
-    return False, f'Theorem 1; by its own moment bound epsilon is {own:.6g}'
+    delivered = statement_lib.format_epsilon(own)
+    return False, f'Theorem 1; its own moment bound gives epsilon {delivered}'
   if calibration == 'tight':
     if settings.sampling_rate == 1:
       return True, 'moment bound, which holds for q = 1'
@@ -261,16 +277,10 @@ def delivered_views(
   """
   q, delta = settings.sampling_rate, settings.delta
   multipliers = round_multipliers(settings, schedule)
-  proven = sensitivity_rule(settings).proven
-  bound = 'guaranteed' if proven else 'conditional on the sensitivity'
-  other = f'not with --participation={settings.participation}'
+  bound = GUARANTEED if sensitivity_rule(settings).proven else CONDITIONAL
+  balanced = settings.participation == 'balanced'
   views = [
-    View(
-      'none',
-      'client in every round',
-      bound,
-      _epsilons(multipliers, delta),
-    )
+    View('none', 'client in every round', bound, _epsilons(multipliers, delta))
   ]
   if q == 1:
     return tuple(views)
@@ -280,18 +290,16 @@ def delivered_views(
     views.append(
       View(
         'balanced',
-        f'once in {block} rounds, worst user',
-        bound if settings.participation == 'balanced' else other,
+        'balanced, worst user',
+        bound if balanced else OTHER_PARTICIPATION,
         _epsilons(multipliers[taken - 1], delta),
       )
     )
   views.append(
     View(
       'visible',
-      f'visible selection, q = {q:.6g}',
-      other
-      if settings.participation == 'balanced'
-      else f'{bound}, averaged over the selection',
+      f'visible, q = {q:.6g}',
+      OTHER_PARTICIPATION if balanced else f'{bound}, averaged',
       _epsilons(multipliers, delta, 'visible', q),
     )
   )
@@ -299,7 +307,7 @@ def delivered_views(
     View(
       'poisson',
       f'secret Poisson, q = {q:.6g}',
-      'NOT GRANTED: see below',
+      NOT_GRANTED,
       _epsilons(multipliers, delta, 'poisson', q),
     )
   )

@@ -7,6 +7,7 @@ TensorFlow.
 
 import dataclasses
 import math
+from typing import Any
 
 from tvdp_tf import privacy
 from tvdp_tf.experiments import (
@@ -71,7 +72,7 @@ class PlanReport:
     taken = planning_noise.worst_rounds(
       settings.theta, settings.rounds, settings.block_rounds
     )
-    result = {
+    result: dict[str, object] = {
       'settings': settings.to_json_dict(),
       'assumed': list(settings.assumed),
       'sensitivity': rule.to_json_dict(),
@@ -92,10 +93,9 @@ class PlanReport:
       'statement': self.statement.to_json_dict(),
       'plan': {
         'objective': dataclasses.asdict(self.objective),
-        'optimal': {
-          **dataclasses.asdict(self.optimal),
-          'rounds_real': self.optimal_real,
-        },
+        'optimal': (
+          dataclasses.asdict(self.optimal) | {'rounds_real': self.optimal_real}
+        ),
         'thetas': [dataclasses.asdict(plan) for plan in self.plans],
       },
       'curve': [dataclasses.asdict(point) for point in self.curve],
@@ -120,7 +120,7 @@ def _noise_dict(noise, sensitivity: float) -> dict[str, object]:
   }
 
 
-def _without_infinity(value):
+def _without_infinity(value: Any) -> Any:
   """JSON has no infinity."""
   if isinstance(value, dict):
     return {key: _without_infinity(item) for key, item in value.items()}
@@ -147,7 +147,7 @@ def _assumptions(settings: planning_settings.PlanSettings) -> tuple[str, ...]:
     assumptions.insert(
       0,
       'every local step clips the gradient of each example, divides their sum'
-      ' by n and adds fresh noise',
+      ' by n or more and adds fresh noise',
     )
   if settings.block_rounds > 1:
     assumptions.append(
@@ -178,8 +178,10 @@ def _statement(settings, rule, views) -> privacy.PrivacyStatement:
       f'the sensitivity {rule.formula} that the noise is measured against is'
       ' not a bound'
     )
-    if settings.calibration in ('printed', 'tight'):
-      reason += ', and the noise is set by a moment bound that is false'
+    if settings.calibration == 'printed':
+      reason += ', and Theorem 1 asks for less noise than its own proof needs'
+    elif settings.calibration == 'tight' and settings.sampling_rate < 1:
+      reason += ', and the moment bound that sets the noise is false for q < 1'
   return privacy.PrivacyStatement(
     target_epsilon=settings.epsilon,
     delta=settings.delta,

@@ -6,6 +6,8 @@ not state is ours, and is called assumed wherever a result depends on it.
 """
 
 import dataclasses
+import math
+import sys
 
 from tvdp_tf import _validate
 
@@ -17,8 +19,15 @@ CALIBRATIONS = {
   'gradient': ('exact', 'rdp', 'pld'),
 }
 
+# Every round of every block is looked at, so that users are limited as well.
+MOST_ROUNDS = 1_000_000
+# Below this the accountants run out of binary64.
+_SMALLEST_DELTA = 1e-300
+# Exact in binary64.
+_LARGEST_COUNT = 10**15
+
 # Inputs that the paper leaves open, by the mechanism whose plan they enter.
-_ASSUMABLE = {
+_OPEN_INPUTS = {
   'paper': (
     'examples_per_user',
     'contraction',
@@ -58,9 +67,9 @@ class PlanSettings:
     example_l2_norm_clip: C_g, norm that per-example gradients are clipped to.
     learning_rate: eta; the noise of `gradient` reaches the parameters times it.
     mechanism: One of `MECHANISMS`.
-    participation: One of `PARTICIPATIONS`; None for the mechanism's default,
+    participation: One of `PARTICIPATIONS`; empty for the mechanism's default,
       `uniform` for `paper` and `balanced` for `gradient`.
-    calibration: One of `CALIBRATIONS` of the mechanism; None for its default,
+    calibration: One of `CALIBRATIONS` of the mechanism; empty for its default,
       `printed` for `paper` and `exact` for `gradient`.
     examples_per_user: n = |D_k|, of the smallest user.
     contraction: A, by which a round without noise shrinks the gap, in (0, 1).
@@ -86,8 +95,8 @@ class PlanSettings:
   example_l2_norm_clip: float = 1.0
   learning_rate: float = 0.5
   mechanism: str = 'paper'
-  participation: str | None = None
-  calibration: str | None = None
+  participation: str = ''
+  calibration: str = ''
   examples_per_user: int = 600
   contraction: float = 0.85
   initial_gap: float = 2.3
@@ -97,23 +106,24 @@ class PlanSettings:
 
   def __post_init__(self):
     _validate.one_of('mechanism', self.mechanism, MECHANISMS)
-    if self.participation is None:
+    if not self.participation:
       default = 'uniform' if self.mechanism == 'paper' else 'balanced'
       object.__setattr__(self, 'participation', default)
-    if self.calibration is None:
+    if not self.calibration:
       default = 'printed' if self.mechanism == 'paper' else 'exact'
       object.__setattr__(self, 'calibration', default)
     _validate.one_of('participation', self.participation, PARTICIPATIONS)
     self._check_calibration()
-    _validate.integer('users', self.users)
+    _validate.integer('users', self.users, 1, MOST_ROUNDS)
     _validate.integer('users_per_round', self.users_per_round, 1, self.users)
     if self.participation == 'balanced' and not self.can_balance:
       raise ValueError(
         'users_per_round must divide users with balanced participation, got'
         f' {self.users_per_round} of {self.users}'
       )
-    for name in ('rounds', 'local_steps', 'examples_per_user', 'dimension'):
-      _validate.integer(name, getattr(self, name))
+    _validate.integer('rounds', self.rounds, 1, MOST_ROUNDS)
+    for name in ('local_steps', 'examples_per_user', 'dimension'):
+      _validate.integer(name, getattr(self, name), 1, _LARGEST_COUNT)
     for name in (
       *('epsilon', 'theta', 'l2_norm_clip', 'example_l2_norm_clip'),
       *('learning_rate', 'initial_gap', 'smoothness'),
@@ -121,6 +131,16 @@ class PlanSettings:
       _validate.positive(name, getattr(self, name))
     for name in ('delta', 'contraction'):
       _validate.open_unit(name, getattr(self, name))
+    if self.delta < _SMALLEST_DELTA:
+      raise ValueError(
+        f'delta must be a number >= {_SMALLEST_DELTA:g}, got {self.delta!r}'
+      )
+    for name in ('l2_norm_clip', 'example_l2_norm_clip'):
+      clip = getattr(self, name)
+      if not sys.float_info.min < 2 * clip / self.examples_per_user < math.inf:
+        raise ValueError(
+          f'{name} must leave the sensitivity representable, got {clip!r}'
+        )
 
   def _check_calibration(self):
     _validate.one_of('calibration', self.calibration, CALIBRATIONS['paper'])
@@ -153,10 +173,14 @@ class PlanSettings:
     return 1
 
   @property
+  def open_inputs(self) -> tuple[str, ...]:
+    """The inputs of this plan that the paper does not state."""
+    return _OPEN_INPUTS[self.mechanism]
+
+  @property
   def assumed(self) -> tuple[str, ...]:
     """The inputs of this plan that nobody has stated."""
-    names = _ASSUMABLE[self.mechanism]
-    return tuple(name for name in names if name not in self.given)
+    return tuple(name for name in self.open_inputs if name not in self.given)
 
   @property
   def unused(self) -> tuple[str, ...]:

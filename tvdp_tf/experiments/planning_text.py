@@ -1,5 +1,6 @@
 """A plan in words, for a terminal: aligned lines of at most 80 characters."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -7,6 +8,16 @@ from tvdp_tf.experiments import planning_noise, planning_report
 from tvdp_tf.privacy import statement as statement_lib
 
 _WIDTH = 80
+
+_MEANINGS = {
+  'examples_per_user': 'n = |D_k|, of the smallest user',
+  'example_l2_norm_clip': 'C_g, norm of one gradient',
+  'learning_rate': 'eta',
+  'contraction': 'A, of a round without noise',
+  'initial_gap': 'Theta = F(w(0)) - F*',
+  'smoothness': 'L',
+  'dimension': 'd, number of parameters',
+}
 
 
 def _wrap(text: str, indent: int = 2, first: str = '') -> list[str]:
@@ -42,45 +53,49 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
   settings = report.settings
   where = {
     'paper': 'noise on the parameters before every upload',
-    'gradient': 'noise on the mean clipped gradient of every local step',
+    'gradient': 'noise on the clipped gradient of every local step',
   }[settings.mechanism]
-  rows = [
-    ('mechanism', f'{settings.mechanism}: {where}'),
-    (
-      'participation',
-      f'{settings.participation}, {settings.users_per_round} of'
-      f' {settings.users} users a round (q = {settings.sampling_rate:.6g})',
+  change = (
+    'the same noise in every round'
+    if settings.theta == 1
+    else f'sigma times {settings.theta**0.5:.6g} from round to round'
+  )
+  lines = [
+    'Setting',
+    *_table(
+      [
+        ('mechanism', f'{settings.mechanism}: {where}'),
+        (
+          'participation',
+          f'{settings.participation}, {settings.users_per_round} of'
+          f' {settings.users} users a round (q = {settings.sampling_rate:.6g})',
+        ),
+        (
+          'target',
+          f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}',
+        ),
+        (
+          'rounds',
+          f'M = {settings.rounds}, tau = {settings.local_steps} local steps',
+        ),
+        ('theta', f'{settings.theta:.6g}, {change}'),
+        ('calibration', str(settings.calibration)),
+      ]
     ),
-    (
-      'target',
-      f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}, noise by'
-      f' calibration {settings.calibration}',
-    ),
-    (
-      'rounds',
-      f'M = {settings.rounds}, tau = {settings.local_steps} local steps each',
-    ),
-    ('theta', f'{settings.theta:.6g}, {_trend(report)}'),
   ]
-  lines = ['Setting', *_table([(*row,) for row in rows])]
-  for name in settings.assumed:
-    lines.append(
-      f'  assumed        --{name}={getattr(settings, name):g}'.rstrip()
-    )
   if settings.unused:
     names = ', '.join(f'--{name}' for name in settings.unused)
     lines += _wrap(f'not used by mechanism {settings.mechanism}: {names}')
-  return lines
-
-
-def _trend(report: planning_report.PlanReport) -> str:
-  settings = report.settings
-  if settings.theta == 1:
-    return 'the same noise in every round'
-  return (
-    f'the noise stddev is multiplied by {settings.theta**0.5:.6g} from round'
-    ' to round'
-  )
+  rows = [
+    (
+      f'--{name}',
+      f'{getattr(settings, name):g}',
+      'assumed' if name in settings.assumed else 'given',
+      _MEANINGS[name],
+    )
+    for name in settings.open_inputs
+  ]
+  return [*lines, '', 'Inputs that the paper does not state', *_table(rows)]
 
 
 def _sensitivity(report: planning_report.PlanReport) -> list[str]:
@@ -101,163 +116,192 @@ def _sensitivity(report: planning_report.PlanReport) -> list[str]:
   return lines
 
 
-def _noise(report: planning_report.PlanReport) -> list[str]:
-  settings = report.settings
-  last = settings.rounds
-  on = {
-    'paper': 'the parameters, one release a round',
-    'gradient': f'the mean gradient, {settings.local_steps} releases a round',
-  }[settings.mechanism]
-  rows = [
-    (
-      *('', 'sigma round 1', f'round {last}', 'z round 1', f'round {last}'),
-      *('delivers', ''),
-    )
-  ]
-  notes = []
-  for noise in report.noise:
-    mark = '<- chosen' if noise.calibration == settings.calibration else ''
-    verdict = 'sound' if noise.sound else 'UNSOUND'
-    notes.append((noise.calibration, f'{verdict}: {noise.note}'))
-    if noise.schedule is None:
-      rows.append((noise.calibration, *('-',) * 5, mark))
-      continue
-    ends = [noise.schedule.stddev(m) for m in (1, last)]
-    rows.append(
-      (
-        noise.calibration,
-        *(f'{end:.6g}' for end in ends),
-        *(f'{end / report.rule.value:.6g}' for end in ends),
-        _epsilon(noise.delivered),
-        mark,
-      )
-    )
-  who = 'a client in every round'
-  taken = planning_noise.worst_rounds(
-    settings.theta, last, settings.block_rounds
-  )
-  if settings.block_rounds > 1:
-    who = (
-      f'the worst user, who takes part in rounds {_listed(taken)}'
-      f' ({len(taken) * settings.local_steps} releases)'
-    )
-  ends = sorted(report.schedule.stddev(m) for m in (1, last))
-  lines = [f'Noise stddev sigma on {on}', *_table(rows)]
-  lines += _wrap(
-    f'range over the rounds: sigma {ends[0]:.6g} to {ends[1]:.6g}, a factor of'
-    f' {ends[1] / ends[0]:.6g}; z = sigma / sensitivity'
-  )
-  lines += _wrap(f'delivers: the exact epsilon to {who}')
-  if settings.mechanism == 'gradient':
-    scale = settings.learning_rate * settings.local_steps**0.5
-    lines += _wrap(
-      'a round moves the uploaded parameters by up to eta sqrt(tau) ='
-      f' {scale:.6g} times this'
-    )
-  lines += _table(notes)
-  return lines
-
-
-def _listed(rounds) -> str:
+def _listed(rounds: Sequence[int]) -> str:
   if len(rounds) <= 6:
     return ', '.join(map(str, rounds))
   return f'{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}'
 
 
-def _delivered(report: planning_report.PlanReport) -> list[str]:
+def _calibrated_to(report: planning_report.PlanReport) -> str:
   settings = report.settings
-  rows = [('view', *planning_noise.ACCOUNTANTS, 'worth')]
-  for view in report.views:
-    epsilons = (_epsilon(view.epsilons[n]) for n in planning_noise.ACCOUNTANTS)
-    rows.append((view.title, *epsilons, view.promise))
-  lines = [
-    f'Delivered epsilon at delta = {settings.delta:g}, calibration'
-    f' {settings.calibration}',
-    *_table(rows),
+  if settings.block_rounds == 1:
+    return 'a client in every round'
+  taken = planning_noise.worst_rounds(
+    settings.theta, settings.rounds, settings.block_rounds
+  )
+  return (
+    'the worst user, who takes part where the noise is least: in'
+    f' {"rounds" if len(taken) > 1 else "round"} {_listed(taken.tolist())}'
+    f' ({len(taken) * settings.local_steps} releases)'
+  )
+
+
+def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
+  last = report.settings.rounds
+  rows: list[tuple[str, ...]] = [
+    ('', 'sigma', '', 'z', '', '', ''),
+    ('', *('round 1', f'round {last}') * 2, 'delivers', ''),
   ]
-  if any(None in view.epsilons.values() for view in report.views):
-    lines.append('  -: no such accountant, or too many noise levels for it')
-  if report.moment_claim is not None:
-    claim = _epsilon(report.moment_claim)
-    worth = (
-      'false for q < 1: a claim, not a bound'
-      if settings.sampling_rate < 1
-      else 'which holds for q = 1'
+  for noise in report.noise:
+    chosen = noise.calibration == report.settings.calibration
+    cells: tuple[str, ...] = ('-',) * 4
+    if noise.schedule is not None:
+      ends = [noise.schedule.stddev(m) for m in (1, last)]
+      ends += [end / report.rule.value for end in ends]
+      cells = tuple(f'{end:.6g}' for end in ends)
+    rows.append(
+      (
+        *(noise.calibration, *cells, _epsilon(noise.delivered)),
+        '<- chosen' if chosen else '',
+      )
     )
-    lines += _wrap(f"the paper's moment bound, {worth}: {claim}")
+  return rows
+
+
+def _noise(report: planning_report.PlanReport) -> list[str]:
+  settings = report.settings
+  on = {
+    'paper': 'the parameters, one release a round',
+    'gradient': f'the mean gradient, {settings.local_steps} releases a round',
+  }[settings.mechanism]
+  ends = sorted(report.schedule.stddev(m) for m in (1, settings.rounds))
+  lines = [f'Noise stddev sigma on {on}', *_table(_noise_rows(report))]
+  lines += _wrap(
+    f'sigma ranges from {ends[0]:.6g} to {ends[1]:.6g}, a factor of'
+    f' {ends[1] / ends[0]:.6g}; z = sigma / sensitivity'
+  )
+  lines += _wrap(f'delivers: the exact epsilon to {_calibrated_to(report)}')
+  if settings.mechanism == 'gradient':
+    scale = settings.learning_rate * settings.local_steps**0.5
+    lines += _wrap(
+      f'the plan below takes it to the upload times eta sqrt(tau) = {scale:.6g}'
+    )
+  for noise in report.noise:
+    verdict = 'sound' if noise.sound else 'UNSOUND'
+    lines += _wrap(f'{noise.calibration}: {verdict}, {noise.note}')
+  return lines
+
+
+def _delivered_notes(report: planning_report.PlanReport) -> list[str]:
+  settings = report.settings
+  lines = []
+  if not report.rule.proven:
+    lines += _wrap(
+      'conditional: only if the sensitivity held, which is not proven'
+    )
+  if len(report.views) > 1:
+    block = settings.users / settings.users_per_round
+    lines += _wrap(
+      f'balanced: each user once in a block of U/K = {block:g} rounds; visible:'
+      ' K of U at random, and the server sees whom; averaged: over that'
+      ' selection, before it is drawn'
+    )
+  if any(None in view.epsilons.values() for view in report.views):
+    lines += _wrap('-: no such accountant, or too many noise levels for it')
+  if report.moment_claim is not None:
+    worth = (
+      'a CLAIM, not a bound (false for q < 1)'
+      if settings.sampling_rate < 1
+      else 'a bound, since q = 1'
+    )
+    lines += _wrap(
+      f"the paper's moment bound: {_epsilon(report.moment_claim)}, {worth}"
+    )
   if len(report.views) > 1:
     lines += _wrap(planning_report.POISSON_CAVEAT, first='NOT GRANTED: ')
   return lines
+
+
+def _delivered(report: planning_report.PlanReport) -> list[str]:
+  settings = report.settings
+  rows: list[tuple[str, ...]] = [('', *planning_noise.ACCOUNTANTS, '')]
+  for view in report.views:
+    epsilons = (_epsilon(view.epsilons[n]) for n in planning_noise.ACCOUNTANTS)
+    rows.append((view.title, *epsilons, view.promise))
+  return [
+    f'Delivered epsilon at delta = {settings.delta:g}, calibration'
+    f' {settings.calibration}',
+    *_table(rows),
+    *_delivered_notes(report),
+  ]
 
 
 def _verdict(report: planning_report.PlanReport) -> list[str]:
   statement = report.statement
   verdict = 'HOLDS' if statement.holds else 'NO GUARANTEE'
   lines = [
-    f'Verdict: {verdict}, epsilon = {_epsilon(statement.target_epsilon)} at'
-    f' delta = {statement.delta:g} for one {statement.unit}'
-    f' ({statement.adjacency})',
-    *_wrap(statement.reason),
+    f'Verdict: {verdict}',
+    *_wrap(
+      f'epsilon = {_epsilon(statement.target_epsilon)} at delta ='
+      f' {statement.delta:g} for one {statement.unit} ({statement.adjacency}):'
+      f' {statement.reason}'
+    ),
   ]
   for assumption in statement.assumptions:
     lines += _wrap(assumption, first='- ')
   return lines
 
 
-def _plan(report: planning_report.PlanReport) -> list[str]:
-  settings, optimal = report.settings, report.optimal
-  rows = [
-    ('', f'M = {settings.rounds}', '', '', 'best M', '', '', '', '', ''),
+def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
+  rows: list[tuple[str, ...]] = [
+    ('', f'M = {report.settings.rounds}', *('',) * 3, 'best M', *('',) * 4),
     (
       *('theta', 'decay', 'noise', 'bound'),
       *('M*', 'M', 'decay', 'noise', 'bound', ''),
     ),
   ]
   for plan in report.plans:
-    theta = plan.asked.theta
-    marks = [
-      *(['asked'] if theta == settings.theta else []),
-      *(['best'] if theta == optimal.theta else []),
-    ]
     asked, best = plan.asked, plan.best
+    marks = [
+      name
+      for name, theta in (
+        ('asked', report.settings.theta),
+        ('best', report.optimal.theta),
+      )
+      if math.isclose(theta, asked.theta)
+    ]
     rows.append(
       (
-        f'{theta:.6g}',
-        *(f'{x:.4g}' for x in (asked.decay, asked.noise, asked.bound)),
-        f'{plan.best_real:.2f}',
-        str(best.rounds),
-        *(f'{x:.4g}' for x in (best.decay, best.noise, best.bound)),
-        f'<- {", ".join(marks)}' if marks else '',
+        f'{asked.theta:.4g}',
+        *(f'{x:#.4g}' for x in (asked.decay, asked.noise, asked.bound)),
+        *(f'{plan.best_real:.1f}', str(best.rounds)),
+        *(f'{x:#.4g}' for x in (best.decay, best.noise, best.bound)),
+        ', '.join(marks),
       )
     )
-  if report.objective.block_rounds == 1:
-    why = 'theta = sqrt(A)'
-  else:
-    why = (
-      f'in blocks of {report.objective.block_rounds} rounds, theta found'
-      ' numerically in [sqrt(A), 1]'
-    )
+  return rows
+
+
+def _plan(report: planning_report.PlanReport) -> list[str]:
+  settings, optimal = report.settings, report.optimal
+  block = report.objective.block_rounds
+  why = (
+    'theta = sqrt(A)'
+    if block == 1
+    else f'in blocks of {block} rounds, theta by search in [sqrt(A), 1]'
+  )
   lines = [
-    'Plan: bound of F(w(M)) - F* = decay + noise, every plan at the same budget'
+    'Plan: bound of F(w(M)) - F* = decay + noise, all at the same budget',
+    *_table(_plan_rows(report)),
+    *_wrap(
+      f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds} (M* ='
+      f' {report.optimal_real:.2f}), sigma of round 1 = {optimal.sigma:.6g},'
+      f' bound {optimal.bound:#.4g} ({why})'
+    ),
+    *_wrap(
+      f'asked: theta = {settings.theta:.6g}, M = {settings.rounds}, sigma of'
+      f' round 1 = {report.asked.asked.sigma:.6g}, bound'
+      f' {report.asked.asked.bound:#.4g}'
+    ),
   ]
-  lines += _table(rows)
-  lines += _wrap(
-    f'best of all: theta = {optimal.theta:.6g}, M = {optimal.rounds} (M* ='
-    f' {report.optimal_real:.2f}), sigma of round 1 = {optimal.sigma:.6g},'
-    f' bound {optimal.bound:.4g}; {why}'
-  )
-  lines += _wrap(
-    f'asked: theta = {settings.theta:.6g}, M = {settings.rounds}, bound'
-    f' {report.asked.asked.bound:.4g}'
-  )
   if not report.statement.holds:
     lines += _wrap(
-      'the budget is what the chosen calibration spends, not a guarantee'
+      'the budget is what the chosen calibration spends: no guarantee'
     )
   names = [n for n in settings.assumed if n != 'examples_per_user']
   if names:
     lines += _wrap(
-      f'it stands on what is assumed ({", ".join(names)}): use it to compare'
+      f'it rests on what is assumed ({", ".join(names)}): use it to compare'
       ' plans, not to predict a loss'
     )
   return lines

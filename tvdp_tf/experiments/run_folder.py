@@ -17,6 +17,7 @@ METRICS = 'metrics.csv'
 CURVES = 'curves.png'
 CHECKPOINTS = 'checkpoints'
 MODEL = 'model'
+LEDGER = 'ledger.jsonl'
 TENSORBOARD = 'tensorboard'
 # The first columns, in this order; further ones follow.
 METRICS_COLUMNS = (

@@ -7,15 +7,16 @@ error about its flag.
 import dataclasses
 from typing import Any
 
-from tvdp_tf import _validate
+from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import datasets, participation
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
 MODELS = ('mlp',)
-MECHANISMS = ('paper', 'none')
+MECHANISMS = ('paper', 'gradient', 'central', 'laplace', 'none')
 SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = ('printed', 'tight', 'exact', 'rdp', 'pld')
+REFINEMENTS = ('none', 'theorem2', 'budget')
 RUNTIMES = ('tff',)
 DEVICES = ('auto', 'cpu', 'gpu')
 
@@ -32,16 +33,23 @@ class TrainingSettings:
     users_per_round: K.
     split: How the training examples are dealt out to the users.
     dirichlet_concentration: Label skew of the `dirichlet` split.
-    mechanism: `paper` or `none`.
-    participation: Who takes part in a round.
+    mechanism: One of `MECHANISMS`.
+    participation: Who takes part in a round; by default `balanced` for
+      `gradient`, `poisson` for `central` and `uniform` otherwise.
     epsilon: The target.
     delta: The target.
     theta: Ratio of the noise variances of successive rounds.
     rounds: M.
     local_steps: tau.
-    l2_norm_clip: C.
+    l2_norm_clip: C, of the parameters; of the update with `central`.
+    example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
     learning_rate: eta.
-    calibration: The rule that sets the first round's noise.
+    calibration: The rule that sets the noise; by default `printed` for `paper`,
+      `rdp` for `central` with `poisson`, and otherwise `exact`.
+      Empty with `laplace` and `none`, which have no choice.
+    refinement: Whether and how the number of rounds is changed when the test
+      loss stops falling.
+    alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
     runtime: What executes the TFF computation.
     device: Where.
     seed: Makes the whole run reproducible, its noise too; None for noise that
@@ -56,15 +64,18 @@ class TrainingSettings:
   split: str = 'iid'
   dirichlet_concentration: float = 0.5
   mechanism: str = 'paper'
-  participation: str = 'uniform'
+  participation: str = ''
   epsilon: float = 10.0
   delta: float = 1e-3
   theta: float = 0.95
   rounds: int = 10
   local_steps: int = 10
   l2_norm_clip: float = 5.0
+  example_l2_norm_clip: float = 1.0
   learning_rate: float = 1.0
-  calibration: str = 'printed'
+  calibration: str = ''
+  refinement: str = 'none'
+  alpha_d: float = 0.9
   runtime: str = 'tff'
   device: str = 'auto'
   seed: int | None = None
@@ -75,7 +86,7 @@ class TrainingSettings:
     _validate.one_of('split', self.split, SPLITS)
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
     _validate.one_of('mechanism', self.mechanism, MECHANISMS)
-    _validate.one_of('participation', self.participation, PARTICIPATIONS)
+    self._resolve_participation()
     participation.PARTICIPATIONS[self.participation](
       self.users, self.users_per_round, 0
     )
@@ -85,8 +96,10 @@ class TrainingSettings:
     _validate.integer('rounds', self.rounds)
     _validate.integer('local_steps', self.local_steps)
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    _validate.positive('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
-    _validate.one_of('calibration', self.calibration, CALIBRATIONS)
+    self._resolve_calibration()
+    self._check_refinement()
     _validate.one_of('runtime', self.runtime, RUNTIMES)
     _validate.one_of('device', self.device, DEVICES)
     if self.runtime == 'tff' and self.device == 'gpu':
@@ -96,6 +109,61 @@ class TrainingSettings:
       )
     if self.seed is not None:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)
+
+  def _resolve_participation(self) -> None:
+    default = {'gradient': 'balanced', 'central': 'poisson'}
+    name = self.participation or default.get(self.mechanism, 'uniform')
+    allowed = PARTICIPATIONS
+    if self.mechanism != 'central':
+      # Amplification needs a trusted server: elsewhere it would be false.
+      allowed = tuple(word for word in allowed if word != 'poisson')
+    if name not in allowed:
+      raise ValueError(
+        f'participation must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism}, got {name!r}'
+      )
+    object.__setattr__(self, 'participation', name)
+
+  def _resolve_calibration(self) -> None:
+    if self.mechanism in ('laplace', 'none'):
+      if self.calibration:
+        raise ValueError(
+          f'calibration must not be given with mechanism {self.mechanism}, got '
+          f'{self.calibration!r}'
+        )
+      return
+    default = 'exact'
+    allowed: tuple[str, ...] = ('exact', 'rdp', 'pld')
+    if self.mechanism == 'paper':
+      default, allowed = 'printed', CALIBRATIONS
+    elif self.participation == 'poisson':
+      # The ledger composes secret samples by Renyi accounting.
+      default, allowed = 'rdp', ('rdp',)
+    name = self.calibration or default
+    if name not in allowed:
+      raise ValueError(
+        f'calibration must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism} and participation {self.participation}, got {name!r}'
+      )
+    object.__setattr__(self, 'calibration', name)
+
+  def _check_refinement(self) -> None:
+    _validate.one_of('refinement', self.refinement, REFINEMENTS)
+    allowed = ['none']
+    if self.mechanism in ('paper', 'gradient', 'central'):
+      allowed.append('budget')
+    if self.mechanism == 'paper':
+      allowed.append('theorem2')
+    if self.participation == 'poisson':
+      # The accounting of secret samples needs the schedule in advance.
+      allowed = ['none']
+    if self.refinement not in allowed:
+      raise ValueError(
+        f'refinement must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism} and participation {self.participation}, got '
+        f'{self.refinement!r}'
+      )
+    privacy.new_maximum_rounds(self.alpha_d, 1)
 
   @property
   def sampling_rate(self) -> float:

@@ -1,13 +1,18 @@
-"""One training run: rounds, evaluation, and the run's folder."""
+"""One training run: rounds, releases on record, evaluation, and its folder."""
 
 import asyncio
 import collections
 import dataclasses
+import hashlib
 import importlib.metadata
+import json
+import math
 import pathlib
+import secrets
 import time
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
@@ -15,14 +20,15 @@ from tvdp_tf import errors, federated, privacy
 from tvdp_tf.experiments import (
   export,
   federation,
+  plans,
+  plateau,
   plots,
   run_folder,
-  statements,
 )
 from tvdp_tf.experiments import settings as settings_lib
-from tvdp_tf.federated import client_data
-from tvdp_tf.learning import evaluation, functional, noise, participation
-from tvdp_tf.privacy import mechanisms
+from tvdp_tf.federated import client_data, schedule_state
+from tvdp_tf.learning import evaluation, functional, noise
+from tvdp_tf.privacy import ledger as ledger_lib
 
 _RECORDED_VERSIONS = (
   'tensorflow-federated',
@@ -54,30 +60,32 @@ class _Run:
 
   def __init__(
     self,
-    settings: settings_lib.TrainingSettings,
-    fed: federation.Federation,
-    mechanism: federation.Mechanism,
+    plan: plans.Plan,
+    ledger: ledger_lib.PrivacyLedger,
+    settings_digest: bytes,
     output_dir: pathlib.Path,
   ):
-    self.settings = settings
-    self.fed = fed
-    self.mechanism = mechanism
+    self.plan = plan
+    self.settings, self.fed = plan.settings, plan.fed
+    self.ledger = ledger
     self.output_dir = output_dir
-    self.cohorts: list[np.ndarray] = []
-    self.noise_stddevs: list[float] = []
+    self.history: list[plans.Round] = []
+    self.rounds = self.settings.rounds
     self.loss = self.accuracy = float('nan')
-    initial_model = fed.initial_model()
+    self._settings_digest = settings_digest
+    self._plateau = plateau.PlateauDetector()
+    initial_model = self.fed.initial_model()
     self.process = federated.build_learning_process(
-      federated.functional_model(fed.spec, initial_model),
-      mechanism,
-      local_steps=settings.local_steps,
-      learning_rate=settings.learning_rate,
+      federated.functional_model(self.fed.spec, initial_model),
+      plan.mechanism,
+      local_steps=self.settings.local_steps,
+      learning_rate=self.settings.learning_rate,
     )
     self.evaluator = evaluation.Evaluator(
       functional.FunctionalModel(initial_model),
-      fed.spec.loss,
-      fed.dataset.test_features,
-      fed.dataset.test_labels,
+      self.fed.spec.loss,
+      self.fed.dataset.test_features,
+      self.fed.dataset.test_labels,
     )
     self.state_manager = tff.program.FileProgramStateManager(
       output_dir / run_folder.CHECKPOINTS,
@@ -97,74 +105,134 @@ class _Run:
       ),
     ]
 
-  def _noise_key(self, round_number: int, user: int) -> np.ndarray:
-    if self.settings.seed is None:
-      return noise.fresh_noise_key()
-    return noise.seeded_noise_key(self.settings.seed, round_number, user)
-
   def next_round(self, state, round_number: int):
     """Runs one round; returns the new state and the row of metrics."""
     started = time.monotonic()
-    cohort = self.fed.participation.cohort(round_number)
+    schedule = schedule_state.of(state)
+    stddev = 0.0 if schedule is None else float(schedule['variance']) ** 0.5
+    drawn = self.fed.participation.cohort(round_number)
+    releases = self.plan.round(
+      round_number, self._affordable(round_number, drawn, stddev), stddev
+    )
+    noise_keys = {
+      user: self._noise_key(round_number, user)
+      for user in releases.clients.tolist()
+    }
+    # On record before they happen, so that no failure can hide them.
+    self._record(releases, noise_keys, state)
+    self.history.append(releases)
     data = [
       client_data.client_sequence(
-        *self.fed.user_data(user), self._noise_key(round_number, int(user))
+        *self.fed.user_data(user), noise_keys[user], float(scale)
       )
-      for user in cohort
+      for user, scale in zip(
+        releases.clients.tolist(), releases.noise_scales, strict=True
+      )
     ]
-    # Counted before they happen, so that a failure cannot hide them.
-    self.cohorts.append(cohort)
-    self.noise_stddevs.append(self._noise_stddev(state))
     output = self.process.next(state, data)
     self.loss, self.accuracy = self.evaluator.evaluate(
       output.state.global_model_weights.trainable
     )
     row = collections.OrderedDict(
-      noise_stddev=self.noise_stddevs[-1],
+      noise_stddev=releases.noise_stddev,
       test_loss=self.loss,
       test_accuracy=self.accuracy,
-      delivered_epsilon=self.worst_epsilon(),
+      delivered_epsilon=self.plan.worst_epsilon(self.history),
       seconds=time.monotonic() - started,
+      rounds=self.rounds,
     )
+    if self.ledger.header.sampling == 'none':
+      # The size of a secret cohort would tell whether a user was in it.
+      row['participants'] = len(releases.clients)
     return output.state, row
 
-  def _noise_stddev(self, state) -> float:
-    if isinstance(self.mechanism, mechanisms.NoMechanism):
-      return 0.0
-    return float(state.aggregator['variance']) ** 0.5
+  def refined(self, state, completed: int):
+    """The state with another schedule, if it is time for one."""
+    if self.settings.refinement == 'none' or not self._plateau.update(
+      self.loss
+    ):
+      return state
+    new_rounds = privacy.new_maximum_rounds(self.settings.alpha_d, self.rounds)
+    self.rounds = max(new_rounds, completed)
+    if self.rounds == completed:
+      return state
+    current = schedule_state.of(state)
+    assert current is not None  # Only noise is refined.
+    schedule = self.plan.refine(self.history, self.rounds)
+    return schedule_state.put(state, schedule_state.refined(current, schedule))
 
-  @property
-  def _taken(self) -> np.ndarray:
-    return participation.participations(self.cohorts, self.settings.users)
+  def _affordable(
+    self, round_number: int, drawn: np.ndarray, stddev: float
+  ) -> np.ndarray:
+    """Those of a cohort whose budget covers the round."""
+    header = self.ledger.header
+    if not header.enforced or header.sampling != 'none' or not len(drawn):
+      return drawn
+    planned = self.plan.round(round_number, drawn, stddev)
+    left = [
+      client
+      for client, multiplier in zip(
+        drawn.tolist(), planned.noise_multipliers.tolist(), strict=True
+      )
+      if self.ledger.affordable(client, **self.plan.amounts(multiplier))
+    ]
+    if not left:
+      raise errors.TrainingFailedError(
+        f'no client of round {round_number} has budget left for it: the run '
+        f'stops after {len(self.history)} rounds'
+      )
+    return np.array(left, np.int64)
 
-  def worst_epsilon(self) -> float:
-    """Delivered so far, to the client that has spent most."""
-    if isinstance(self.mechanism, mechanisms.NoMechanism):
-      return float('inf')
-    return statements.worst_epsilon(
-      self._taken,
-      np.array(self.noise_stddevs),
-      2 * self.settings.l2_norm_clip / self.fed.examples_per_user,
-      self.settings.delta,
-    )
+  def _noise_key(self, round_number: int, user: int) -> np.ndarray:
+    if self.settings.seed is None:
+      return noise.fresh_noise_key()
+    return noise.seeded_noise_key(self.settings.seed, round_number, user)
 
-  def statement(self) -> privacy.PrivacyStatement:
-    """The statement on all releases so far."""
-    if isinstance(self.mechanism, mechanisms.NoMechanism):
-      return statements.noiseless_statement(self.settings)
-    return statements.paper_statement(
-      self.settings,
-      self.fed.examples_per_user,
-      self._taken,
-      np.array(self.noise_stddevs),
-    )
+  def _record(
+    self, releases: plans.Round, noise_keys: dict[int, np.ndarray], state
+  ) -> None:
+    model_digest = hashlib.sha256()
+    for weight in state.global_model_weights.trainable:
+      model_digest.update(np.ascontiguousarray(weight).tobytes())
+
+    def identity(key: bytes) -> str:
+      return ledger_lib.release_id(
+        key, model_digest.digest(), self._settings_digest
+      )
+
+    header = self.ledger.header
+    clients = releases.clients.tolist()
+    if header.mechanism == 'central':
+      # One noise for all, drawn where nobody sees it.
+      seed = self.settings.seed
+      key = (
+        secrets.token_bytes(16)
+        if seed is None
+        else noise.seeded_noise_key(seed, releases.number, 2**32 - 1).tobytes()
+      )
+      identities = [identity(key)]
+    else:
+      identities = [identity(noise_keys[c].tobytes()) for c in clients]
+    multipliers = releases.noise_multipliers.tolist()
+    if header.sampling == 'poisson':
+      clients = []  # Who was drawn is a secret.
+      multipliers = multipliers[:1]
+    amounts = self.plan.amounts(math.nan)
+    if 'noise_multiplier' in amounts:
+      del amounts['noise_multiplier']
+      amounts['noise_multipliers'] = multipliers
+    self.ledger.record(releases.number, clients, identities, **amounts)
 
   def write_results(self) -> privacy.PrivacyStatement:
     """Writes the statement and the picture on the rounds so far."""
-    statement = self.statement()
+    statement = self.plan.statement(self.history)
     run_folder.write_json(
       self.output_dir / run_folder.PRIVACY,
-      {**statement.to_json_dict(), 'rounds': len(self.cohorts)},
+      {
+        **statement.to_json_dict(),
+        'rounds': len(self.history),
+        'ledger_head': self.ledger.head_hash,
+      },
     )
     plots.draw_training_curves(
       self.output_dir / run_folder.METRICS,
@@ -175,15 +243,16 @@ class _Run:
     return statement
 
 
-def _config(run_settings, fed, mechanism) -> dict:
-  resolved = {
-    'public_seed': fed.public_seed,
-    'examples_per_user': fed.examples_per_user.tolist(),
-  }
-  if isinstance(mechanism, mechanisms.PaperMechanism):
-    resolved['initial_noise_stddev'] = mechanism.schedule.initial_stddev
+def _config(plan: plans.Plan) -> dict:
+  resolved: dict = {'public_seed': plan.fed.public_seed}
+  if plan.header.unit == 'example':
+    # Where users are protected, so is how much they have.
+    resolved['examples_per_user'] = plan.fed.examples_per_user.tolist()
+  schedule = getattr(plan.mechanism, 'schedule', None)
+  if schedule is not None:
+    resolved['schedule'] = dataclasses.asdict(schedule)
   return {
-    'settings': dataclasses.asdict(run_settings),
+    'settings': dataclasses.asdict(plan.settings),
     'resolved': resolved,
     'versions': {
       name: importlib.metadata.version(name) for name in _RECORDED_VERSIONS
@@ -193,19 +262,21 @@ def _config(run_settings, fed, mechanism) -> dict:
 
 async def _train(run: _Run, progress: bool) -> None:
   state = run.process.initialize()
-  with tqdm.tqdm(
-    total=run.settings.rounds, unit='round', disable=not progress
-  ) as bar:
-    for round_number in range(1, run.settings.rounds + 1):
-      state, row = run.next_round(state, round_number)
+  completed = 0
+  with tqdm.tqdm(total=run.rounds, unit='round', disable=not progress) as bar:
+    while completed < run.rounds:
+      completed += 1
+      state, row = run.next_round(state, completed)
       if not np.isfinite(row['test_loss']):
         raise errors.TrainingFailedError(
-          f'the test loss of round {round_number} is {row["test_loss"]}: '
+          f'the test loss of round {completed} is {row["test_loss"]}: '
           'lower --learning_rate or the noise'
         )
-      await run.state_manager.save(state, round_number)
+      state = run.refined(state, completed)
+      await run.state_manager.save(state, completed)
       for manager in run.release_managers:
-        await manager.release(row, round_number)
+        await manager.release(row, completed)
+      bar.total = run.rounds
       bar.set_postfix(loss=f'{run.loss:.3f}', accuracy=f'{run.accuracy:.3f}')
       bar.update()
   export.save_model(
@@ -213,7 +284,7 @@ async def _train(run: _Run, progress: bool) -> None:
     run.fed.spec,
     run.fed.input_shape,
     run.fed.dataset.num_classes,
-    state.global_model_weights.trainable,
+    tf.nest.flatten(state.global_model_weights.trainable),
   )
 
 
@@ -236,21 +307,28 @@ def train(
     UsageError: If a setting does not fit the data set, or `output_dir` exists
       or cannot be written.
     DatasetUnavailableError: If the data set cannot be loaded.
-    TrainingFailedError: If the loss is not finite.
+    TrainingFailedError: If the loss is not finite, or no client has any budget
+      left.
   """
   run_folder.check_absent(output_dir)
   try:
-    fed = federation.assemble(settings)
-    mechanism = federation.build_mechanism(settings, min(fed.examples_per_user))
+    plan = plans.build(settings, federation.assemble(settings))
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  run_folder.create(output_dir, _config(settings, fed, mechanism))
-  run = _Run(settings, fed, mechanism, output_dir)
-  with federated.local_runtime():
+  config = _config(plan)
+  run_folder.create(output_dir, config)
+  digest = hashlib.sha256(json.dumps(config).encode()).digest()
+  with (
+    ledger_lib.PrivacyLedger.create(
+      output_dir / run_folder.LEDGER, plan.header
+    ) as ledger,
+    federated.local_runtime(),
+  ):
+    run = _Run(plan, ledger, digest, output_dir)
     try:
       asyncio.run(_train(run, progress))
     finally:
       # A failed run has released things too: its statement counts them.
-      if run.cohorts:
+      if run.history:
         statement = run.write_results()
   return TrainingResult(run.loss, run.accuracy, statement, output_dir)

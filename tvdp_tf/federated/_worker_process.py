@@ -22,6 +22,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from tvdp_tf import errors
+
 # Runs in a fresh interpreter between fork and exec: a `preexec_fn` could
 # deadlock in a parent with threads. The kernel sends the signal (9, SIGKILL)
 # only for a death that comes after prctl (1, PR_SET_PDEATHSIG), hence the look
@@ -43,8 +45,11 @@ _KILL_TIMEOUT_S = 10.0
 _LOG_TAIL_BYTES = 4000
 
 
-class WorkerError(RuntimeError):
-  """The worker process did not start, was lost, or refused a call for good."""
+class WorkerError(errors.TvdpError):
+  """The worker process did not start, was lost, or refused a call for good.
+
+  A traceback also shows, as a note, the worker's command and last log lines.
+  """
 
 
 def _reserve_port() -> socket.socket:
@@ -179,9 +184,9 @@ class WorkerProcess:
     else:
       status = f' (exit status {self._process.returncode})'
     log = self.log_tail().rstrip() or '(it wrote nothing)'
-    return WorkerError(
-      f'{what}{status}: {" ".join(self._command)}\nits last log lines:\n{log}'
-    )
+    error = WorkerError(f'{what}{status}: {log.splitlines()[-1]}')
+    error.add_note(f'{" ".join(self._command)}\nits last log lines:\n{log}')
+    return error
 
   def stop(self) -> None:
     """Kills the worker and waits for its end; harmless when called again."""

@@ -5,10 +5,7 @@ paper's varTheta(m)); it is added before anything leaves the client
 (eq-noised-parameter), and the server sees the perturbed values and their mean
 (eq_global_weight).
 
-The schedule lives in the server state, not in the graph: a checkpoint restores
-it, the host can refine it between rounds, and one compiled process serves every
-schedule. The variance of a round is a pure function of the round and of the
-initial variance, never an accumulated product.
+The schedule lives in the server state (`schedule_state`).
 """
 
 import collections
@@ -18,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tvdp_tf import privacy
+from tvdp_tf import _validate, privacy
+from tvdp_tf.federated import schedule_state
 from tvdp_tf.learning import noise
 
 
@@ -32,12 +30,6 @@ class KeyedUpdate(NamedTuple):
 
   value: Any
   noise_key: Any
-
-
-def _round_variance(initial_variance, theta, completed_rounds):
-  """Variance of the round after `completed_rounds`, float64."""
-  exponent = tf.cast(completed_rounds, tf.float64)
-  return initial_variance * tf.pow(theta, exponent)
 
 
 def _is_keyed(value_type: tff.Type) -> bool:
@@ -59,15 +51,8 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   This class adds noise; it bounds no sensitivity. What the noise hides is up to
   the caller, who must bound the client's value before.
 
-  The state is an `OrderedDict`:
-    round: int32, the number of completed rounds.
-    rounds: int32, M; a further round is an error, for its release would not be
-      covered by the schedule's budget.
-    theta: float64, ratio of the variances of successive rounds.
-    initial_variance: float64, the variance of round 1. To refine the schedule
-      between rounds, replace it together with `variance`, and `rounds`.
-    variance: float64, the variance of the next round.
-    inner: the state of the inner aggregator.
+  The state is an `OrderedDict` of the fields of `schedule_state` and `inner`,
+  the state of the inner aggregator.
 
   The measurements are an `OrderedDict` of `round` (int32, from 1),
   `noise_stddev` (float64, as used in that round) and `inner`.
@@ -77,6 +62,8 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     self,
     schedule: privacy.GeometricSchedule,
     inner: tff.aggregators.WeightedAggregationFactory | None = None,
+    *,
+    distribution: str = 'gaussian',
   ):
     """Creates the factory.
 
@@ -84,9 +71,11 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       schedule: The noise of every round: standard deviation of each added
         value, in the units of the client's value, before the weighted mean.
       inner: Aggregates the perturbed values; by default a weighted mean.
+      distribution: 'gaussian', or 'laplace' of the same standard deviation.
 
     Raises:
       TypeError: If an argument is not of its type.
+      ValueError: If there is no such distribution.
     """
     if not isinstance(schedule, privacy.GeometricSchedule):
       raise TypeError(
@@ -101,6 +90,9 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       )
     self._schedule = schedule
     self._inner = inner
+    self._distribution = _validate.one_of(
+      'distribution', distribution, noise.DISTRIBUTIONS
+    )
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -123,26 +115,19 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     result_type = value_type.value if keyed else value_type
     _check_perturbable(result_type)
     inner = self._inner.create(result_type, weight_type)
-    schedule = self._schedule
+    schedule, distribution = self._schedule, self._distribution
 
     @tff.tensorflow.computation
     def first_round():
-      variance = tf.constant(schedule.variance(1), tf.float64)
-      return collections.OrderedDict(
-        round=tf.constant(0, tf.int32),
-        rounds=tf.constant(schedule.rounds, tf.int32),
-        theta=tf.constant(schedule.theta, tf.float64),
-        initial_variance=variance,
-        variance=variance,
-      )
+      return schedule_state.initial(schedule)
 
     inner_state_type = inner.initialize.type_signature.result.member
 
     @tff.tensorflow.computation(
       first_round.type_signature.result, inner_state_type
     )
-    def with_inner_state(schedule_state, inner_state):
-      return collections.OrderedDict(schedule_state, inner=inner_state)
+    def with_inner_state(state, inner_state):
+      return collections.OrderedDict(state, inner=inner_state)
 
     @tff.federated_computation()
     def initialize():
@@ -155,13 +140,7 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
     @tff.tensorflow.computation(state_type)
     def round_stddev(state):
-      has_round = tf.debugging.assert_less(
-        state['round'],
-        state['rounds'],
-        message='the noise schedule has no further round',
-      )
-      with tf.control_dependencies([has_round]):
-        return tf.sqrt(state['variance'])
+      return schedule_state.round_stddev(state)
 
     @tff.tensorflow.computation(value_type, np.float64)
     def perturb(value, noise_stddev):
@@ -169,21 +148,21 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
         value, noise_key = value
       else:
         noise_key = noise.system_noise_key()
-      perturbed = noise.perturb(tf.nest.flatten(value), noise_stddev, noise_key)
+      perturbed = noise.perturb(
+        tf.nest.flatten(value),
+        noise_stddev,
+        noise_key,
+        distribution=distribution,
+      )
       return tf.nest.pack_sequence_as(value, perturbed)
 
     @tff.tensorflow.computation(state_type, inner_state_type, np.float64)
     def finish_round(state, inner_state, noise_stddev):
-      completed = state['round'] + 1
-      new_state = collections.OrderedDict(
-        state,
-        round=completed,
-        variance=_round_variance(
-          state['initial_variance'], state['theta'], completed
-        ),
-        inner=inner_state,
+      new_state = schedule_state.next_round(state)
+      new_state['inner'] = inner_state
+      used = collections.OrderedDict(
+        round=new_state['round'], noise_stddev=noise_stddev
       )
-      used = collections.OrderedDict(round=completed, noise_stddev=noise_stddev)
       return new_state, used
 
     @tff.federated_computation(

@@ -1,79 +1,24 @@
-"""Algorithm 1 of the paper as a TFF `LearningProcess`.
+"""Algorithm 1 of the paper, and its sound siblings, as `LearningProcess`es.
 
-Broadcast w(m-1); each client runs tau local steps, brings its perturbed model;
-the server's new model w(m) is their mean, weighted by p_k.
+Broadcast w(m-1); each client trains, brings its local model or its update; the
+server's new model w(m) is their mean, weighted by p_k.
 """
+
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
+import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import aggregator, client_data, models
-from tvdp_tf.learning import local_training
+from tvdp_tf.federated import aggregator, client_work, models, sum_query
 from tvdp_tf.privacy import mechanisms
 
 
-def _build_client_work(
-  model: tff.learning.models.FunctionalModel,
-  *,
-  local_steps: int,
-  learning_rate: float,
-  l2_norm_clip: float,
-  keyed: bool,
-) -> tff.learning.templates.ClientWorkProcess:
-  """Local training: the result of a client is its local model w_k(tau m)."""
-  weights_type = models.weights_type(model)
-  data_type = tff.SequenceType(
-    tff.types.tensorflow_to_type(client_data.element_spec(model))
-  )
-
-  def loss_fn(weights, features, labels):
-    outputs = model.predict_on_batch((tuple(weights), ()), features, True)
-    return model.loss(outputs, labels)
-
-  @tff.tensorflow.computation(weights_type, data_type)
-  def train(weights, dataset):
-    batch = dataset.get_single_element()
-    local_weights = local_training.local_steps(
-      loss_fn,
-      tf.nest.flatten(weights.trainable),
-      batch['x'],
-      batch['y'],
-      num_steps=local_steps,
-      learning_rate=learning_rate,
-      l2_norm_clip=l2_norm_clip,
-    )
-    update = tuple(local_weights)
-    if keyed:
-      update = aggregator.KeyedUpdate(update, batch['noise_key'])
-    return tff.learning.templates.ClientResult(
-      update=update,
-      update_weight=tf.cast(tf.shape(batch['y'])[0], tf.float32),
-    )
-
-  @tff.federated_computation()
-  def initialize():
-    return tff.federated_value((), tff.SERVER)
-
-  @tff.federated_computation(
-    initialize.type_signature.result,
-    tff.FederatedType(weights_type, tff.CLIENTS),
-    tff.FederatedType(data_type, tff.CLIENTS),
-  )
-  def next_fn(state, weights, dataset):
-    return tff.templates.MeasuredProcessOutput(
-      state=state,
-      result=tff.federated_map(train, (weights, dataset)),
-      measurements=tff.federated_value((), tff.SERVER),
-    )
-
-  return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
-
-
 def _build_finalizer(
-  weights_type: tff.Type,
+  weights_type: tff.Type, *, adds: bool
 ) -> tff.learning.templates.FinalizerProcess:
-  """Takes the aggregate for the new model, finite or not.
+  """Takes the aggregate for the new model, or adds it, finite or not.
 
   TFF's own finalizers keep the old model when the aggregate is not finite; a
   run that has diverged must be seen, not papered over.
@@ -81,7 +26,9 @@ def _build_finalizer(
   trainable_type = weights_type.trainable
 
   @tff.tensorflow.computation(weights_type, trainable_type)
-  def replace(weights, mean):
+  def finalize(weights, mean):
+    if adds:
+      mean = tf.nest.map_structure(tf.add, weights.trainable, mean)
     return tff.learning.models.ModelWeights(
       trainable=mean, non_trainable=weights.non_trainable
     )
@@ -98,58 +45,100 @@ def _build_finalizer(
   def next_fn(state, weights, mean):
     return tff.templates.MeasuredProcessOutput(
       state=state,
-      result=tff.federated_map(replace, (weights, mean)),
+      result=tff.federated_map(finalize, (weights, mean)),
       measurements=tff.federated_value((), tff.SERVER),
     )
 
   return tff.learning.templates.FinalizerProcess(initialize, next_fn)
 
 
+class _Parts(NamedTuple):
+  """What distinguishes the mechanisms."""
+
+  work: tff.learning.templates.ClientWorkProcess
+  factory: tff.aggregators.WeightedAggregationFactory
+  brings_update: bool = False
+
+
+def _parts(
+  model: tff.learning.models.FunctionalModel,
+  mechanism: mechanisms.Mechanism,
+  steps: dict,
+) -> _Parts:
+  if isinstance(
+    mechanism, mechanisms.PaperMechanism | mechanisms.LaplaceMechanism
+  ):
+    laplace = isinstance(mechanism, mechanisms.LaplaceMechanism)
+    return _Parts(
+      client_work.build_projected(
+        model, l2_norm_clip=mechanism.l2_norm_clip, keyed=True, **steps
+      ),
+      aggregator.TimeVaryingGaussianFactory(
+        mechanism.schedule, distribution='laplace' if laplace else 'gaussian'
+      ),
+    )
+  if isinstance(mechanism, mechanisms.NoMechanism):
+    return _Parts(
+      client_work.build_projected(
+        model, l2_norm_clip=mechanism.l2_norm_clip, keyed=False, **steps
+      ),
+      tff.aggregators.MeanFactory(),
+    )
+  if isinstance(mechanism, mechanisms.GradientMechanism):
+    return _Parts(
+      client_work.build_private(model, mechanism, **steps),
+      tff.aggregators.MeanFactory(),
+    )
+  if isinstance(mechanism, mechanisms.CentralMechanism):
+    query = sum_query.GeometricGaussianSumQuery(
+      mechanism.l2_norm_clip, mechanism.schedule, mechanism.seed
+    )
+    return _Parts(
+      client_work.build_difference(model, **steps),
+      tff.aggregators.as_weighted_aggregator(
+        tff.aggregators.DifferentiallyPrivateFactory(
+          tfp.NormalizedQuery(query, mechanism.denominator)
+        )
+      ),
+      brings_update=True,
+    )
+  raise TypeError(
+    f'mechanism must be one of tvdp_tf.privacy.mechanisms, got '
+    f'{type(mechanism).__name__}'
+  )
+
+
 def build_learning_process(
   model: tff.learning.models.FunctionalModel,
-  mechanism: mechanisms.PaperMechanism | mechanisms.NoMechanism,
+  mechanism: mechanisms.Mechanism,
   *,
   local_steps: int,
   learning_rate: float,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds Algorithm 1.
+  """Builds federated training under a mechanism.
 
   Args:
     model: The model and its loss, without non-trainable weights.
-    mechanism: How a client hides its examples.
+    mechanism: What hides the examples.
     local_steps: tau, full-batch steps in a round, at least 1.
     learning_rate: eta.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. `next(state, data)` takes a
-    `client_data.client_sequence` a client; `state.aggregator` is the state of
-    `TimeVaryingGaussianFactory`, and its measurements are those of
-    `metrics['aggregator']`.
+    `client_data.client_sequence` a client. The schedule's state, that says
+    which round is next and with how much noise, is `schedule_state.of(state)`.
 
   Raises:
     ValueError: If a number is out of its range.
     TypeError: If the mechanism is none that is known.
   """
-  _validate.integer('local_steps', local_steps)
-  _validate.positive('learning_rate', learning_rate)
-  if isinstance(mechanism, mechanisms.PaperMechanism):
-    factory = aggregator.TimeVaryingGaussianFactory(mechanism.schedule)
-  elif isinstance(mechanism, mechanisms.NoMechanism):
-    factory = tff.aggregators.MeanFactory()
-  else:
-    raise TypeError(
-      'mechanism must be a PaperMechanism or a NoMechanism, got '
-      f'{type(mechanism).__name__}'
-    )
+  steps = {
+    'local_steps': _validate.integer('local_steps', local_steps),
+    'learning_rate': _validate.positive('learning_rate', learning_rate),
+  }
+  parts = _parts(model, mechanism, steps)
   weights_type = models.weights_type(model)
-  client_work = _build_client_work(
-    model,
-    local_steps=local_steps,
-    learning_rate=learning_rate,
-    l2_norm_clip=mechanism.l2_norm_clip,
-    keyed=isinstance(mechanism, mechanisms.PaperMechanism),
-  )
-  client_result_type = client_work.next.type_signature.result.result.member
+  result_type = parts.work.next.type_signature.result.result.member
 
   @tff.tensorflow.computation
   def initial_weights():
@@ -162,7 +151,7 @@ def build_learning_process(
   return tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
-    client_work,
-    factory.create(client_result_type.update, client_result_type.update_weight),
-    _build_finalizer(weights_type),
+    parts.work,
+    parts.factory.create(result_type.update, result_type.update_weight),
+    _build_finalizer(weights_type, adds=parts.brings_update),
   )

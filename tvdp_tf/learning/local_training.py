@@ -40,9 +40,9 @@ def gradient_step(
   labels: tf.Tensor,
   *,
   learning_rate: float,
-  l2_norm_clip: float,
+  l2_norm_clip: float | None,
 ) -> list[tf.Tensor]:
-  """One full-batch gradient step, then the projection."""
+  """One full-batch gradient step, then the projection if there is a clip."""
   weights = list(weights)
   with tf.GradientTape() as tape:
     tape.watch(weights)
@@ -54,7 +54,7 @@ def gradient_step(
     weight - tf.constant(learning_rate, weight.dtype) * gradient
     for weight, gradient in zip(weights, gradients, strict=True)
   ]
-  return project(stepped, l2_norm_clip)
+  return stepped if l2_norm_clip is None else project(stepped, l2_norm_clip)
 
 
 def local_steps(
@@ -65,7 +65,7 @@ def local_steps(
   *,
   num_steps: int,
   learning_rate: float,
-  l2_norm_clip: float,
+  l2_norm_clip: float | None,
 ) -> list[tf.Tensor]:
   """Runs `num_steps` calls of `gradient_step` from `weights`.
 
@@ -76,13 +76,14 @@ def local_steps(
     labels: Tensor [n].
     num_steps: tau, at least 1.
     learning_rate: eta.
-    l2_norm_clip: C.
+    l2_norm_clip: C, or None for no projection.
 
   Returns:
     The local model w_k(tau m), tensors of the same shapes and dtypes.
   """
 
-  def step(current):
+  def step(index, current):
+    del index
     return gradient_step(
       loss_fn,
       current,
@@ -92,14 +93,23 @@ def local_steps(
       l2_norm_clip=l2_norm_clip,
     )
 
+  return repeat(step, weights, num_steps)
+
+
+def repeat(
+  step: Callable[[int | tf.Tensor, list[tf.Tensor]], list[tf.Tensor]],
+  weights: Weights,
+  num_steps: int,
+) -> list[tf.Tensor]:
+  """Applies `step(index, weights)` for index = 0 to num_steps - 1."""
   current = list(weights)
   if num_steps <= _MAX_UNROLLED_STEPS:
-    for _ in range(num_steps):
-      current = step(current)
+    for index in range(num_steps):
+      current = step(index, current)
     return current
   _, current = tf.while_loop(
     lambda index, _: index < num_steps,
-    lambda index, loop_weights: (index + 1, step(loop_weights)),
+    lambda index, loop_weights: (index + 1, step(index, loop_weights)),
     (tf.constant(0), current),
   )
   return list(current)

@@ -75,7 +75,30 @@ def system_noise_key() -> tf.Tensor:
   )
 
 
-def standard_normal(noise_key: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+def _uniforms(
+  noise_key: tf.Tensor, pairs: int | tf.Tensor, release: int | tf.Tensor
+) -> tf.Tensor:
+  """Multiples of 2**-53 in [0, 1), float64 [2, pairs]."""
+  key = tf.bitcast(noise_key, tf.uint64)
+  # The second word goes into the high half of Philox's counter, the release
+  # into the top of the low half, whose rest counts the blocks of one draw.
+  start = tf.bitwise.left_shift(
+    tf.cast(release, tf.uint64), tf.constant(40, tf.uint64)
+  )
+  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+    shape=[2, pairs],
+    key=key[:1],
+    counter=tf.stack([start, key[1]]),
+    alg=_PHILOX,
+    dtype=tf.uint64,
+  )
+  shifted = tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64))
+  return tf.cast(tf.bitcast(shifted, tf.int64), tf.float64) * 2.0**-53
+
+
+def standard_normal(
+  noise_key: tf.Tensor, size: int | tf.Tensor, release: int | tf.Tensor = 0
+) -> tf.Tensor:
   """Draws `size` independent N(0, 1) values by Box and Muller's transform.
 
   The transform works in float64 on 53-bit uniforms, so values reach 8.5
@@ -83,46 +106,64 @@ def standard_normal(noise_key: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
 
   Args:
     noise_key: int64 tensor [2]; the stream is a pure function of it.
-    size: Number of values.
+    size: Number of values, below 2**40.
+    release: Which of several independent draws with this key, below 2**24.
 
   Returns:
     float64 tensor [size].
   """
-  key = tf.bitcast(noise_key, tf.uint64)
-  pairs = (size + 1) // 2
-  # The second word goes into the high half of Philox's counter, which the
-  # generator itself advances only after 2**64 blocks.
-  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-    shape=[2, pairs],
-    key=key[:1],
-    counter=tf.stack([tf.zeros([], tf.uint64), key[1]]),
-    alg=_PHILOX,
-    dtype=tf.uint64,
-  )
-  shifted = tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64))
-  uniform = tf.cast(tf.bitcast(shifted, tf.int64), tf.float64) * 2.0**-53
-  radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniform[0]))
-  angle = (2.0 * np.pi) * uniform[1]
+  uniforms = _uniforms(noise_key, (size + 1) // 2, release)
+  radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniforms[0]))
+  angle = (2.0 * np.pi) * uniforms[1]
   normal = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=0)
   return normal[:size]
 
 
+def standard_laplace(
+  noise_key: tf.Tensor, size: int | tf.Tensor, release: int | tf.Tensor = 0
+) -> tf.Tensor:
+  """Draws `size` independent Laplace values of standard deviation 1.
+
+  The difference of two exponentials, of scale 1/sqrt(2).
+
+  Args:
+    noise_key: As for `standard_normal`, as the others.
+    size: Number of values.
+    release: Which of several independent draws with this key.
+
+  Returns:
+    float64 tensor [size].
+  """
+  logs = tf.math.log(1.0 - _uniforms(noise_key, size, release))
+  return (logs[0] - logs[1]) / np.sqrt(2.0)
+
+
+DISTRIBUTIONS = {'gaussian': standard_normal, 'laplace': standard_laplace}
+
+
 def perturb(
-  tensors: Sequence[tf.Tensor], noise_stddev: tf.Tensor, noise_key: tf.Tensor
+  tensors: Sequence[tf.Tensor],
+  noise_stddev: tf.Tensor,
+  noise_key: tf.Tensor,
+  release: int | tf.Tensor = 0,
+  distribution: str = 'gaussian',
 ) -> list[tf.Tensor]:
   """Adds N(0, noise_stddev**2 I), as in the paper's eq-noised-parameter.
 
   Args:
     tensors: Float tensors of static shapes: one release.
     noise_stddev: Scalar, standard deviation of every added value.
-    noise_key: int64 tensor [2], used for this release alone.
+    noise_key: int64 tensor [2].
+    release: As in `standard_normal`; a pair of key and release is used once.
+    distribution: A key of `DISTRIBUTIONS`.
 
   Returns:
     The perturbed tensors, of the same shapes and dtypes.
   """
   sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
-  noise = tf.cast(stddev, tf.float64) * standard_normal(noise_key, sum(sizes))
+  standard = DISTRIBUTIONS[distribution](noise_key, sum(sizes), release)
+  noise = tf.cast(stddev, tf.float64) * standard
   return [
     tensor + tf.cast(tf.reshape(part, tensor.shape), tensor.dtype)
     for tensor, part in zip(tensors, tf.split(noise, sizes), strict=True)

@@ -82,9 +82,24 @@ class BalancedParticipation(Participation):
     return np.sort(order.reshape(rounds_per_block, -1)[place])
 
 
+class PoissonParticipation(Participation):
+  """Each user with probability q = K / U, on its own; a round may be empty.
+
+  `users_per_round` is the expected size of a cohort. Privacy amplification by
+  sampling needs the draws to be secret, and so must `seed` be.
+  """
+
+  def cohort(self, round_number: int) -> np.ndarray:
+    """As in the base class, of random size."""
+    _validate.integer('round_number', round_number)
+    rng = np.random.default_rng([self.seed, round_number])
+    return np.flatnonzero(rng.random(self.users) < self.sampling_rate)
+
+
 PARTICIPATIONS: dict[str, Callable[[int, int, int], Participation]] = {
   'uniform': UniformParticipation,
   'balanced': BalancedParticipation,
+  'poisson': PoissonParticipation,
 }
 
 

@@ -1,35 +1,44 @@
-r"""Accounting by privacy loss distributions, through dp_accounting's classes.
+r"""Accounting by privacy loss distributions, composed by dp_accounting.
 
-  unsampled  the distribution of the one Gaussian with 1/z^2 = sum of 1/z_m^2,
-             exact before discretisation; never one convolution a round
-  visible    round by round (1 - q) {loss 0} + q Gaussian(z_m): its hockey-stick
-             divergence is q delta_G(eps) for eps >= 0, which is discretised
-             pessimistically ("connect the dots")
-  Poisson    dp_accounting's PLDAccountant on PoissonSampledDpEvents
+A round is described by its hockey-stick divergences on a grid of epsilons, from
+which dp_accounting makes a pessimistic distribution ("connect the dots"). With
+G(eps) the delta of the Gaussian release, for eps >= 0:
+
+  unsampled  G(eps), once, for 1/z^2 = sum of 1/z_m^2: nothing is composed
+  visible    q G(eps): a round is a Gaussian release or nothing
+  Poisson    q G(ln(1 + (e^eps - 1)/q)) for removing the user; for adding it
+             q r G(eps - ln r), r = 1 - (e^eps - 1)(1 - q)/q, 0 where r <= 0
+
+Below 0 the divergence follows from that of the two distributions exchanged,
+delta(eps) = 1 - e^eps + e^eps delta'(-eps).
 
 Equal noise multipliers are composed as one power; every distinct one costs a
-discretisation and a convolution (0.05 to 0.3 s). The grid follows the spread of
+discretisation and a convolution (0.01 to 0.3 s). The grid follows the spread of
 the losses, so that cost and relative error do not depend on the noise level.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from tvdp_tf.privacy import gaussian
 
-# Grid step over the root mean square of the spread of one round's loss. The
-# relative error in epsilon goes with its square: 1e-4 at 0.04.
-_VISIBLE_STEP = 0.02
-_POISSON_STEP = 0.04
+# Grid step over the root mean square of the loss of one round. The relative
+# error of an epsilon of that size or above goes with its square: 1e-4 at 0.04.
+_SAMPLED_STEPS = {'visible': 0.02, 'poisson': 0.04}
 _UNSAMPLED_STEP = 1e-3
 _MAX_POINTS = 400_000
 # dp_accounting takes e^step; and no one needs epsilons of this size.
 _MAX_STEP = 500.0
+# Ln of the mass beyond the grid, which counts as an infinite loss.
+_LOG_TAIL = -50.0
 # Convolutions by FFT leave noise of either sign in the tail, about 4e-17 of
 # delta a round where the exact value is known. Far more is set aside.
 _FFT_NOISE = 1e-14
 _FFT_NOISE_PER_ROUND = 2e-15
+# More than the relative rounding of an epsilon before it goes into G.
+_ROUNDING = 2e-15
 
 
 def _reach(log_tail: float) -> float:
@@ -43,61 +52,133 @@ def _grid_step(mu: np.ndarray, step: float, log_tail: float) -> float:
   return max(step, span / _MAX_POINTS)
 
 
-def unsampled_epsilon(mu: float, delta: float) -> float:
-  """Epsilon at `delta` of one Gaussian release with multiplier 1/mu."""
+def _gaussian_delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
+  """G, rounded up; `epsilon` >= 0."""
+  return np.exp(gaussian.log_delta_upper(mu, epsilon * (1 - _ROUNDING)))
+
+
+def _visible_delta(mu: float, q: float, epsilon: np.ndarray) -> np.ndarray:
+  return q * _gaussian_delta(mu, epsilon)
+
+
+def _removal_delta(mu: float, q: float, epsilon: np.ndarray) -> np.ndarray:
+  """Divergence of (1-q) N(0, 1) + q N(mu, 1) from N(0, 1); `epsilon` >= 0."""
+  near = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / q)
+  large = np.maximum(epsilon, 1.0)
+  far = large - math.log(q) + np.log1p((q - 1) * np.exp(-large))
+  return q * _gaussian_delta(mu, np.where(epsilon < 1, near, far))
+
+
+def _addition_delta(mu: float, q: float, epsilon: np.ndarray) -> np.ndarray:
+  """Divergence of N(0, 1) from (1-q) N(0, 1) + q N(mu, 1); `epsilon` >= 0."""
+  taken = (1 - q) / q * np.expm1(np.minimum(epsilon, 700.0)) * (1 - _ROUNDING)
+  # In log1p and not ln(q/c): the shift may be tiny.
+  left = np.minimum(taken, 1 - 1e-16)
+  chance = q * (1 - left) * _gaussian_delta(mu, epsilon - np.log1p(-left))
+  return np.where(taken < 1, chance, 0.0)
+
+
+_Delta = Callable[[float, float, np.ndarray], np.ndarray]
+
+
+def _pmf(
+  delta: _Delta,
+  exchanged: _Delta,
+  mu: float,
+  q: float,
+  bounds: tuple[float, float],
+  step: float,
+):
+  """The pessimistic distribution of one round's loss within `bounds`."""
+  from dp_accounting.pld import pld_pmf  # noqa: PLC0415
+
+  low, high = math.floor(bounds[0] / step) - 1, math.ceil(bounds[1] / step) + 1
+  epsilon = np.arange(low, high + 1) * step
+  negative = epsilon[epsilon < 0]
+  deltas = np.concatenate(
+    [
+      -np.expm1(negative) + np.exp(negative) * exchanged(mu, q, -negative),
+      delta(mu, q, epsilon[epsilon >= 0]),
+    ]
+  )
+  # Rounding must not let a larger epsilon have the larger delta.
+  deltas = np.minimum(np.maximum.accumulate(deltas[::-1])[::-1], 1.0)
+  return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+    step, low, high, deltas
+  )
+
+
+def _sampled_loss(sampling: str, z: float, q: float, step: float):
   from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
 
-  log_tail = min(-50.0, math.log(delta) - 10)
+  mu = 1 / z
+  # The loss of the Gaussian release itself is within these.
+  low = mu * mu / 2 - _reach(_LOG_TAIL) * mu
+  high = mu * mu / 2 + _reach(_LOG_TAIL) * mu
+  if sampling == 'visible':
+    pmfs = [
+      _pmf(
+        *(_visible_delta, _visible_delta, mu, q),
+        (min(low, 0.0), high),
+        step,
+      )
+    ]
+  else:
+    # With y that loss, ln(1 - q + q e^y) is the one of removing the user and,
+    # as the opposite distribution has it, its negative that of adding it.
+    def sampled(y: float) -> float:
+      if y < 1:
+        return math.log1p(q * math.expm1(y))
+      return float(np.logaddexp(math.log1p(-q), math.log(q) + y))
+
+    pmfs = [
+      _pmf(
+        *(_removal_delta, _addition_delta, mu, q),
+        (sampled(-high), sampled(high)),
+        step,
+      ),
+      _pmf(
+        *(_addition_delta, _removal_delta, mu, q),
+        (min(-sampled(-low), 0.0), -sampled(-high)),
+        step,
+      ),
+    ]
+  return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def unsampled_epsilon(mu: float, delta: float) -> float:
+  """Epsilon at `delta` of one Gaussian release with multiplier 1/mu."""
+  log_tail = min(_LOG_TAIL, math.log(delta) - 10)
   step = _grid_step(np.array([mu]), _UNSAMPLED_STEP * mu, log_tail)
   if step > _MAX_STEP:
     return math.inf
-  loss = privacy_loss_distribution.from_gaussian_mechanism(
-    1 / mu,
-    value_discretization_interval=step,
-    log_mass_truncation_bound=log_tail,
-  )
-  return float(loss.get_epsilon_for_delta(delta))
+  high = mu * mu / 2 + _reach(log_tail) * mu
+  pmf = _pmf(_visible_delta, _visible_delta, mu, 1.0, (0.0, high), step)
+  # On a grid as fine as 1e-6 dp_accounting's sums lose up to 1e-7 of epsilon.
+  with np.errstate(over='ignore'):
+    epsilon = float(pmf.get_epsilon_for_delta(delta))
+  return max(epsilon, gaussian.epsilon_of_mu(mu, delta))
 
 
-def _visible_loss(z: float, q: float, step: float, log_tail: float):
-  from dp_accounting.pld import (  # noqa: PLC0415
-    pld_pmf,
-    privacy_loss_distribution,
-  )
-
-  mu = 1 / z
-  reach = _reach(log_tail)
-  low = math.floor(min(mu * mu / 2 - reach * mu, 0.0) / step) - 1
-  high = math.ceil((mu * mu / 2 + reach * mu) / step) + 1
-  epsilon = np.arange(low, high + 1) * step
-  # For eps < 0: delta(eps) = 1 - e^eps + e^eps delta(-eps).
-  chance = q * np.exp(gaussian.log_delta_upper(mu, np.abs(epsilon)))
-  deltas = np.where(
-    epsilon < 0,
-    -np.expm1(np.minimum(epsilon, 0)) + np.exp(np.minimum(epsilon, 0)) * chance,
-    chance,
-  )
-  deltas = np.minimum(np.maximum.accumulate(deltas[::-1])[::-1], 1.0)
-  pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-    step, low, high, deltas
-  )
-  return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+def _mean_square_losses(sampling: str, mu: np.ndarray, q: float) -> np.ndarray:
+  """About E[loss^2] of a round, for the choice of the grid."""
+  visible = q * (mu * mu + mu**4 / 4)
+  if sampling == 'visible':
+    return visible
+  return np.minimum(visible, q * q * np.expm1(np.minimum(mu * mu, 700.0)))
 
 
-def _root_mean_square(counts: np.ndarray, variances: np.ndarray) -> float:
-  return math.sqrt(float(counts @ variances) / float(counts.sum()))
-
-
-def _less_noise(delta: float, rounds: float) -> float:
-  return delta - _FFT_NOISE - _FFT_NOISE_PER_ROUND * rounds
-
-
-def visible_epsilon(
-  multipliers: np.ndarray, counts: np.ndarray, q: float, delta: float
+def sampled_epsilon(
+  sampling: str,
+  multipliers: np.ndarray,
+  counts: np.ndarray,
+  q: float,
+  delta: float,
 ) -> float:
-  """Epsilon at `delta` of visibly selected releases.
+  """Epsilon at `delta` of sampled releases.
 
   Args:
+    sampling: 'visible' or 'poisson'.
     multipliers: Distinct noise multipliers, float64 [n].
     counts: Rounds with each of them, int [n].
     q: Probability of taking part, in (0, 1).
@@ -106,46 +187,19 @@ def visible_epsilon(
   Returns:
     An upper bound of epsilon; inf where delta is lost in the FFT's noise.
   """
-  log_tail = -50.0
   mu = 1 / multipliers
-  # E[loss^2] of a round in which the user takes part with probability q.
-  variances = q * (mu * mu + mu**4 / 4)
-  step = _VISIBLE_STEP * _root_mean_square(counts, variances)
-  step = _grid_step(mu, step, log_tail)
-  left = _less_noise(delta, float(counts.sum()))
+  rounds = float(counts.sum())
+  spread = float(counts @ _mean_square_losses(sampling, mu, q)) / rounds
+  step = _SAMPLED_STEPS[sampling] * math.sqrt(spread)
+  step = _grid_step(mu, step, _LOG_TAIL)
+  left = delta - _FFT_NOISE - _FFT_NOISE_PER_ROUND * rounds
   if step > _MAX_STEP or left <= 0:
     return math.inf
   total = None
   for z, count in zip(multipliers, counts, strict=True):
-    loss = _visible_loss(float(z), q, step, log_tail)
+    loss = _sampled_loss(sampling, float(z), q, step)
     if count > 1:
       loss = loss.self_compose(int(count))
     total = loss if total is None else total.compose(loss)
-  return float(total.get_epsilon_for_delta(left))
-
-
-def poisson_epsilon(
-  multipliers: np.ndarray, counts: np.ndarray, q: float, delta: float
-) -> float:
-  """Epsilon at `delta` of secretly, Poisson-sampled releases; see above."""
-  import dp_accounting  # noqa: PLC0415
-  from dp_accounting import pld  # noqa: PLC0415
-
-  mu = 1 / multipliers
-  # Near no noise the loss is log-normal-like: its spread is bounded by that of
-  # the unsampled one.
   with np.errstate(over='ignore'):
-    chi_square = q * q * np.expm1(np.minimum(mu * mu, 700.0))
-  variances = np.minimum(chi_square, q * (mu * mu + mu**4 / 4))
-  step = _POISSON_STEP * _root_mean_square(counts, variances)
-  step = _grid_step(mu, step, -50.0)
-  left = _less_noise(delta, float(counts.sum()))
-  if step > _MAX_STEP or left <= 0:
-    return math.inf
-  accountant = pld.PLDAccountant(value_discretization_interval=step)
-  for z, count in zip(multipliers, counts, strict=True):
-    event = dp_accounting.PoissonSampledDpEvent(
-      q, dp_accounting.GaussianDpEvent(float(z))
-    )
-    accountant.compose(event, int(count))
-  return float(accountant.get_epsilon(left))
+    return float(total.get_epsilon_for_delta(left))

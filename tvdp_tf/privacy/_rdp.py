@@ -46,7 +46,7 @@ def _default_orders() -> np.ndarray:
 
 def _cheap_orders() -> np.ndarray:
   """Orders where the moment is a closed form: more, up to 2^50."""
-  high = 2.0 ** np.arange(11, 51)
+  high = 2.0 ** np.arange(6.25, 50.25, 0.25)
   return np.concatenate([_LOW_ORDERS, _default_orders(), high])
 
 
@@ -87,7 +87,7 @@ def _integer_moment(
     + k * math.log(q)
     + (order - k) * math.log1p(-q)
   )
-  with np.errstate(over='ignore'):
+  with np.errstate(divide='ignore'):
     inverse_square = 1 / multipliers / multipliers
     exponent = inverse_square[:, np.newaxis] * (k * (k - 1) / 2)
     log_terms = log_binomial + exponent + np.log(-np.expm1(-exponent))
@@ -178,15 +178,6 @@ def unsampled_epsilon(inverse_square_sum: float, delta: float) -> float:
   return _epsilon(orders, moments, delta)
 
 
-def visible_epsilon(
-  multipliers: np.ndarray, counts: np.ndarray, q: float, delta: float
-) -> float:
-  """Epsilon at `delta` of visibly selected releases."""
-  orders = _cheap_orders()
-  moments = _visible_moments(multipliers, counts, q, orders)
-  return _epsilon(orders, moments, delta)
-
-
 def poisson_moments(
   multipliers: np.ndarray, counts: np.ndarray, q: float, orders: np.ndarray
 ) -> np.ndarray:
@@ -196,20 +187,10 @@ def poisson_moments(
   )
 
 
-def poisson_epsilon(
+def _poisson_epsilon(
   multipliers: np.ndarray, counts: np.ndarray, q: float, delta: float
 ) -> float:
-  """Epsilon at `delta` of secretly, Poisson-sampled releases.
-
-  Args:
-    multipliers: Distinct noise multipliers, ascending, float64 [n].
-    counts: Rounds with each of them, [n].
-    q: Sampling rate in (0, 1).
-    delta: In (0, 1).
-
-  Returns:
-    The smallest epsilon over the orders evaluated.
-  """
+  """The smallest epsilon over the orders evaluated."""
   defaults = _default_orders()
   orders = [float(order) for order in defaults if order == int(order)]
   moments = [_poisson_moment(multipliers, counts, q, a) for a in orders]
@@ -235,3 +216,29 @@ def poisson_epsilon(
     epsilons[best],
     _epsilon(near, fractional, delta) if len(near) else math.inf,
   )
+
+
+def sampled_epsilon(
+  sampling: str,
+  multipliers: np.ndarray,
+  counts: np.ndarray,
+  q: float,
+  delta: float,
+) -> float:
+  """Epsilon at `delta` of sampled releases.
+
+  Args:
+    sampling: 'visible' or 'poisson'.
+    multipliers: Distinct noise multipliers, ascending, float64 [n].
+    counts: Rounds with each of them, [n].
+    q: Probability of taking part, in (0, 1).
+    delta: In (0, 1).
+
+  Returns:
+    An upper bound of epsilon.
+  """
+  if sampling == 'poisson':
+    return _poisson_epsilon(multipliers, counts, q, delta)
+  orders = _cheap_orders()
+  moments = _visible_moments(multipliers, counts, q, orders)
+  return _epsilon(orders, moments, delta)

@@ -39,6 +39,11 @@ from tvdp_tf.privacy import (
 
 ACCOUNTANTS = ('exact', 'rdp', 'pld', 'moments')
 SAMPLINGS = ('none', 'poisson', 'visible')
+# Below this noise multiplier rdp and pld say inf; what lies beyond the other
+# two is taken as the limit, which discloses more, never less.
+_SMALLEST_MULTIPLIER = 1e-50
+_LARGEST_MULTIPLIER = 1e50
+_SMALLEST_RATE = 1e-50
 
 
 def is_sound(
@@ -122,11 +127,10 @@ def _square(mu: float) -> float:
   return math.inf if mu > 1e154 else _rounding.round_up(mu * mu)
 
 
-def _unsampled(mu: float, delta: float, accountant: str) -> float:
+def _unsampled(multipliers: np.ndarray, delta: float, accountant: str) -> float:
+  mu = equivalent_mu(multipliers)
   if accountant == 'rdp':
     return _rdp.unsampled_epsilon(_square(mu), delta)
-  if mu == math.inf:
-    return math.inf
   if accountant == 'pld':
     return _pld.unsampled_epsilon(mu, delta)
   return gaussian.epsilon_of_mu(mu, delta)
@@ -196,12 +200,15 @@ def delivered_epsilon(
   if accountant == 'moments':
     moment = q * _square(equivalent_mu(multipliers))
     return _rounding.round_up(paper.moment_bound_epsilon(moment, delta))
+  if accountant != 'exact':
+    if multipliers[0] < _SMALLEST_MULTIPLIER:
+      return math.inf
+    multipliers = np.minimum(multipliers, _LARGEST_MULTIPLIER)
+    q = max(q, _SMALLEST_RATE)
   if sampling == 'none' or q == 1:
-    return _unsampled(equivalent_mu(multipliers), delta, accountant)
+    return _unsampled(multipliers, delta, accountant)
   values, counts = np.unique(multipliers, return_counts=True)
   if accountant == 'exact':
     return _exact_sampled(values, counts, delta, sampling, q)
   module: Any = _rdp if accountant == 'rdp' else _pld
-  if sampling == 'visible':
-    return module.visible_epsilon(values, counts, q, delta)
-  return module.poisson_epsilon(values, counts, q, delta)
+  return module.sampled_epsilon(sampling, values, counts, q, delta)

@@ -28,11 +28,12 @@ _MAX_STEPS = 200
 class _Search:
   """Epsilon delivered as a function of ln of the first noise multiplier."""
 
-  def __init__(self, theta, rounds, sensitivity, target, account):
+  def __init__(self, theta, rounds, sensitivity, target, delta, account):
     self._theta = theta
     self._rounds = rounds
     self._sensitivity = sensitivity
     self._target = target
+    self._delta = delta
     self._account = account
 
   def schedule(self, log_multiplier: float) -> schedule_lib.GeometricSchedule:
@@ -75,6 +76,19 @@ class _Search:
       )
     return high
 
+  def round_up(self, exact: float) -> float:
+    """Ln of the first noise multiplier from its closed form."""
+    start, nudge = exact, 1e-15
+    while (ratio := self.ratio(start)) > 1:
+      start += nudge
+      nudge *= 2
+    if ratio < _LOWEST:
+      raise ValueError(
+        'epsilon must be large enough for binary64 to tell it from 0, got'
+        f' {self._target!r}'
+      )
+    return start
+
   def _bracket(self, start: float):
     """(low, high, ratio at low > 1, ratio at high <= 1)."""
     at = self.ratio(start)
@@ -82,7 +96,15 @@ class _Search:
       low, at_low, width = start, at, 0.25
       while True:
         high = low + width
-        at_high = self.ratio(high)
+        try:
+          at_high = self.ratio(high)
+        except ValueError:
+          if at_low < math.inf:
+            raise
+          raise ValueError(
+            f'delta must be within reach of the accountant, got {self._delta!r}:'
+            ' no noise gives a finite epsilon'
+          ) from None
         if at_high <= 1:
           return low, high, at_low, at_high
         low, at_low, width = high, at_high, 2 * width
@@ -159,16 +181,11 @@ def calibrate(
       multipliers, delta, accountant, sampling, sampling_rate
     )
 
-  search = _Search(theta, rounds, sensitivity, epsilon, account)
+  search = _Search(theta, rounds, sensitivity, epsilon, delta, account)
   start = math.log(gaussian.gaussian_noise_multiplier(epsilon, delta))
   start += 0.5 * _series.log_precision_sum(theta, rounds)
   if accountant == 'exact' and (sampling == 'none' or sampling_rate == 1):
-    # Closed form, up to rounding.
-    nudge = 1e-15
-    while search.ratio(start) > 1:
-      start += nudge
-      nudge *= 2
-    return search.schedule(start)
+    return search.schedule(search.round_up(start))
   if accountant == 'pld' and sampling != 'none' and sampling_rate < 1:
     # Renyi accounting is cheap, and close.
     cheap = calibrate(

@@ -119,7 +119,8 @@ def first_passing(
   """
   for _ in range(12):  # 64^12 parts: the bracket shrinks to neighbours.
     grid = np.linspace(low, high, 65)
-    passing = passes(grid[1:])
+    with np.errstate(over='ignore', invalid='ignore'):
+      passing = passes(grid[1:])
     first = int(np.argmax(passing)) + 1 if passing.any() else 64
     low, high = float(grid[first - 1]), float(grid[first])
     if high - low <= math.ulp(high):

@@ -18,7 +18,9 @@ from tvdp_tf.privacy import sensitivity as sensitivity_lib
 
 # An epsilon by `moments` is a claim: the bound it rests on is false under
 # sampling, and where it is true `exact` says more.
-SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld')
+SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld', 'basic')
+# `basic` adds up pure epsilons, those of Laplace noise.
+_NAMES = (*accounting.ACCOUNTANTS, 'basic')
 
 
 def _epsilon(name: str, value: object) -> float:
@@ -98,9 +100,9 @@ class PrivacyStatement:
         {
           view: types.MappingProxyType(
             {
-              _validate.one_of(
-                'accountant', accountant, accounting.ACCOUNTANTS
-              ): _epsilon(f'delivered epsilon ({view}, {accountant})', epsilon)
+              _validate.one_of('accountant', accountant, _NAMES): _epsilon(
+                f'delivered epsilon ({view}, {accountant})', epsilon
+              )
               for accountant, epsilon in by_accountant.items()
             }
           )

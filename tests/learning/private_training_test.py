@@ -1,0 +1,190 @@
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf.learning import functional, models, noise, private_training
+
+KEY = np.array([7, (3 << 32) | 5], np.int64)
+
+
+def mlp_loss(input_shape=(8, 8, 1)):
+  spec = models.MODELS['mlp']
+  model = functional.FunctionalModel(spec.build(input_shape, 10, 1))
+
+  def loss_fn(weights, features, labels):
+    return spec.loss(labels, model(weights, features, True))
+
+  return loss_fn, [tf.constant(w) for w in model.initial_weights]
+
+
+def convolutional_loss():
+  model = functional.FunctionalModel(
+    tf.keras.Sequential(
+      [
+        tf.keras.layers.InputLayer([8, 8, 1]),
+        tf.keras.layers.Conv2D(4, 3, activation='relu'),
+        tf.keras.layers.MaxPool2D(),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10),
+      ]
+    )
+  )
+
+  def loss_fn(weights, features, labels):
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels, model(weights, features, True)
+      )
+    )
+
+  return loss_fn, [tf.constant(w) for w in model.initial_weights]
+
+
+def examples(count, seed=0):
+  rng = np.random.default_rng(seed)
+  return (
+    rng.random([count, 8, 8, 1]).astype(np.float32),
+    rng.integers(0, 10, count).astype(np.int32),
+  )
+
+
+def loop_over_examples(loss_fn, weights, features, labels, clip):
+  """The same in the plainest way; float64 sums."""
+  totals = [np.zeros(w.shape) for w in weights]
+  for i in range(len(labels)):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = loss_fn(weights, features[i : i + 1], labels[i : i + 1])
+    gradients = [np.array(g, np.float64) for g in tape.gradient(loss, weights)]
+    norm = np.sqrt(sum((g**2).sum() for g in gradients))
+    scale = min(1.0, clip / norm)
+    totals = [t + g * scale for t, g in zip(totals, gradients, strict=True)]
+  return [total / len(labels) for total in totals]
+
+
+class ClippedMeanGradientTest(parameterized.TestCase):
+  @parameterized.product(
+    make_loss=(mlp_loss, convolutional_loss),
+    count=(1, 7, 32, 50),
+    clip=(0.5, 2.0, 100.0),
+    microbatch_size=(8, 32),
+  )
+  def test_equals_a_loop(self, make_loss, count, clip, microbatch_size):
+    loss_fn, weights = make_loss()
+    features, labels = examples(count)
+
+    @tf.function
+    def mean_gradient(weights, features, labels):
+      return private_training.clipped_mean_gradient(
+        loss_fn,
+        weights,
+        features,
+        labels,
+        example_l2_norm_clip=clip,
+        microbatch_size=microbatch_size,
+      )
+
+    actual = mean_gradient(weights, features, labels)
+    expected = loop_over_examples(loss_fn, weights, features, labels, clip)
+    for one, other in zip(actual, expected, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
+
+  @parameterized.parameters(1e-3, 1.0, 1e20, np.inf, np.nan)
+  def test_one_example_moves_it_by_at_most_twice_the_clip(self, size):
+    loss_fn, weights = mlp_loss()
+    features, labels = examples(10)
+    other = features.copy()
+    other[3] = size
+
+    def mean_gradient(x):
+      gradient = private_training.clipped_mean_gradient(
+        loss_fn, weights, x, labels, example_l2_norm_clip=0.5
+      )
+      return np.concatenate([np.ravel(g) for g in gradient]).astype(np.float64)
+
+    moved = np.linalg.norm(mean_gradient(features) - mean_gradient(other))
+    self.assertLessEqual(moved, 2 * 0.5 / 10)
+    self.assertGreater(moved, 0)
+
+  def test_a_single_clipped_gradient_is_within_the_clip(self):
+    loss_fn, weights = mlp_loss()
+    features, labels = examples(1)
+    for clip in np.geomspace(1e-6, 1, 20):
+      gradient = private_training.clipped_mean_gradient(
+        loss_fn, weights, features, labels, example_l2_norm_clip=clip
+      )
+      flat = np.concatenate([np.ravel(g) for g in gradient]).astype(np.float64)
+      self.assertLessEqual(np.linalg.norm(flat), clip)
+
+
+class PrivateLocalStepsTest(parameterized.TestCase):
+  @parameterized.parameters(1, 3, 21)
+  def test_equals_a_loop_with_the_same_noise(self, num_steps):
+    loss_fn, weights = mlp_loss()
+    features, labels = examples(20)
+
+    @tf.function
+    def train(weights, features, labels, stddev, key):
+      return private_training.private_local_steps(
+        loss_fn,
+        weights,
+        features,
+        labels,
+        num_steps=num_steps,
+        learning_rate=0.3,
+        example_l2_norm_clip=1.0,
+        noise_stddev=stddev,
+        noise_key=key,
+      )
+
+    actual = train(
+      weights, features, labels, tf.constant(0.01, tf.float64), KEY
+    )
+    expected = [np.array(w, np.float64) for w in weights]
+    for step in range(num_steps):
+      gradient = loop_over_examples(
+        loss_fn,
+        [tf.constant(w, tf.float32) for w in expected],
+        features,
+        labels,
+        1.0,
+      )
+      size = sum(g.size for g in gradient)
+      normal = noise.standard_normal(tf.constant(KEY), size, step).numpy()
+      ends = np.cumsum([g.size for g in gradient])[:-1]
+      expected = [
+        w - 0.3 * (g + 0.01 * drawn.reshape(g.shape))
+        for w, g, drawn in zip(
+          expected, gradient, np.split(normal, ends), strict=True
+        )
+      ]
+    for one, other in zip(actual, expected, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+  def test_steps_draw_independent_noise(self):
+    def no_loss(weights, features, labels):
+      del features, labels
+      return 0.0 * tf.reduce_sum(weights[0])
+
+    def after(num_steps):
+      return private_training.private_local_steps(
+        no_loss,
+        [tf.zeros([20_000])],
+        np.zeros([1, 1], np.float32),
+        np.zeros([1], np.int32),
+        num_steps=num_steps,
+        learning_rate=1.0,
+        example_l2_norm_clip=1.0,
+        noise_stddev=1.0,
+        noise_key=KEY,
+      )[0].numpy()
+
+    one, two = after(1), after(2)
+    self.assertAlmostEqual(one.std(), 1.0, delta=0.03)
+    self.assertAlmostEqual(two.std(), np.sqrt(2), delta=0.04)
+    correlation = np.corrcoef(one, two - one)[0, 1]
+    self.assertLess(abs(correlation), 0.04)
+
+
+if __name__ == '__main__':
+  absltest.main()

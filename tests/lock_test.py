@@ -1,0 +1,188 @@
+"""The locks are whole: hashed, in agreement with each other and the metadata.
+
+Nothing here asks the network; that `make lock` gives the same files again is
+checked by running it.
+"""
+
+import configparser
+import pathlib
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib import metadata
+
+from absl.testing import absltest, parameterized
+from packaging import requirements, utils
+
+from tools import build_files
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_LOCKS = ('requirements.lock', 'requirements-gpu.lock')
+_HASH = re.compile(r'^--hash=sha256:[0-9a-f]{64}$')
+
+# Needed to build and install; nothing imports them.
+_INSTALLERS = {'setuptools', 'wheel'}
+
+
+def _lines(name: str) -> list[str]:
+  """A requirements file without comments, continued lines joined."""
+  text = (_ROOT / name).read_text().replace('\\\n', ' ')
+  lines = (re.sub(r'(^|\s)#.*', '', line).strip() for line in text.splitlines())
+  return [line for line in lines if line]
+
+
+def _declared(name: str) -> dict[str, requirements.Requirement]:
+  """What an *.in file or the like asks for, by normalized name."""
+  return _by_name(line for line in _lines(name) if not line.startswith('-r'))
+
+
+def _by_name(lines: Iterable[str]) -> dict[str, requirements.Requirement]:
+  found = map(requirements.Requirement, lines)
+  return {str(utils.canonicalize_name(item.name)): item for item in found}
+
+
+def _pins(name: str) -> dict[str, str]:
+  """The versions in a lock, by normalized name."""
+  pins: dict[str, str] = {}
+  for line in _lines(name):
+    item = requirements.Requirement(line.partition('--hash')[0])
+    (specifier,) = item.specifier
+    assert specifier.operator == '==', line
+    pins[utils.canonicalize_name(item.name)] = specifier.version
+  return pins
+
+
+def _metadata() -> configparser.ConfigParser:
+  parser = configparser.ConfigParser(interpolation=None)
+  parser.read(_ROOT / 'setup.cfg')
+  return parser
+
+
+def _install_requires() -> dict[str, requirements.Requirement]:
+  return _by_name(
+    _metadata()['options']['install_requires'].strip().splitlines()
+  )
+
+
+def _test_requires() -> dict[str, requirements.Requirement]:
+  extras = _metadata()['options.extras_require']
+  return _by_name(extras['test'].strip().splitlines())
+
+
+def _third_party(*roots: str) -> set[str]:
+  """Distributions whose modules the Python files below `roots` import."""
+  names = {
+    name.partition('.')[0]
+    for module in build_files.Repository(_ROOT).modules
+    if module.path.partition('/')[0] in roots
+    for name in module.imports
+  }
+  names -= sys.stdlib_module_names | {'binaries', 'tests', 'tools', 'tvdp_tf'}
+  distributions = metadata.packages_distributions()
+  return {
+    utils.canonicalize_name(distribution)
+    for name in names
+    # A module without a distribution is reported under its own name.
+    for distribution in distributions.get(name, [name])
+    # The two provide the same modules; the metadata name the first.
+    if distribution != 'tensorflow'
+  }
+
+
+class LockTest(parameterized.TestCase):
+  @parameterized.parameters(*_LOCKS)
+  def test_every_pin_has_hashes_and_nothing_else(self, lock):
+    lines = _lines(lock)
+    self.assertGreater(len(lines), 50)
+    for line in lines:
+      pin, *options = line.split()
+      self.assertRegex(pin, r'^[a-z0-9-]+==[0-9][0-9a-z.]*$')
+      self.assertNotEmpty(options, pin)
+      for option in options:
+        self.assertRegex(option, _HASH, pin)
+    self.assertLen(_pins(lock), len(lines), 'a name is pinned twice')
+
+  @parameterized.parameters(
+    (_LOCKS[0], ('requirements.in',), 'excludes.txt'),
+    (_LOCKS[1], ('requirements.in', 'requirements-gpu.in'), 'excludes-gpu.txt'),
+  )
+  def test_holds_what_is_asked_for(self, lock, inputs, excludes):
+    pins = _pins(lock)
+    excluded = set(_declared(excludes))
+    self.assertEmpty(excluded & pins.keys())
+    for name in inputs:
+      for wanted, item in _declared(name).items():
+        if wanted not in excluded:
+          self.assertIn(wanted, pins)
+          self.assertIn(pins[wanted], item.specifier, wanted)
+
+  @parameterized.parameters(*_LOCKS)
+  def test_holds_the_overrides(self, lock):
+    pins = _pins(lock)
+    overrides = _declared('overrides.txt')
+    self.assertNotEmpty(overrides)
+    for name, item in overrides.items():
+      self.assertEqual(str(item.specifier), f'=={pins[name]}', name)
+
+  def test_gpu_lock_differs_in_tensorflow_and_cuda_only(self):
+    cpu, gpu = map(_pins, _LOCKS)
+    self.assertEqual(cpu.keys() - gpu.keys(), {'tensorflow-cpu'})
+    self.assertEqual(gpu['tensorflow'], cpu['tensorflow-cpu'])
+    more = gpu.keys() - cpu.keys() - {'tensorflow'}
+    self.assertNotEmpty(more)
+    self.assertEmpty(
+      {name for name in more if not re.match(r'nvidia-.*-cu11$', name)}
+    )
+    self.assertEqual(
+      {name: gpu[name] for name in gpu.keys() & cpu.keys()},
+      {name: cpu[name] for name in gpu.keys() & cpu.keys()},
+    )
+
+
+class MetadataTest(absltest.TestCase):
+  def test_lock_satisfies_the_metadata(self):
+    pins = _pins('requirements.lock')
+    for name, item in {**_install_requires(), **_test_requires()}.items():
+      self.assertIn(name, pins)
+      self.assertIn(pins[name], item.specifier, name)
+
+  def test_metadata_and_input_name_the_same(self):
+    self.assertEqual(
+      {*_install_requires(), *_test_requires(), *_INSTALLERS},
+      set(_declared('requirements.in')),
+    )
+
+  def test_what_is_imported_is_declared(self):
+    library = _third_party('tvdp_tf', 'binaries')
+    self.assertIn('tensorflow-federated', library)
+    self.assertEmpty(library - _install_requires().keys())
+    everything = _third_party('tvdp_tf', 'binaries', 'tests', 'tools')
+    self.assertContainsSubset({'absl-py', 'packaging'}, everything)
+    self.assertEmpty(
+      everything - _install_requires().keys() - _test_requires().keys()
+    )
+
+  def test_environment_is_the_locks(self):
+    # Not the whole of sys.path: setuptools, once imported, adds to it what it
+    # carries for itself.
+    folders = [sysconfig.get_path('purelib'), sysconfig.get_path('platlib')]
+    installed = {
+      str(utils.canonicalize_name(distribution.name)): distribution.version
+      for distribution in metadata.distributions(path=folders)
+    }
+    lock = _LOCKS['tensorflow' in installed]
+    for name, version in _pins(lock).items():
+      self.assertEqual(installed.get(name), version, name)
+
+  def test_python_is_the_one_that_is_declared(self):
+    allowed = requirements.Requirement(
+      'python' + _metadata()['options']['python_requires']
+    )
+    version = '.'.join(map(str, sys.version_info[:3]))
+    self.assertIn(version, allowed.specifier)
+    self.assertNotIn('3.12.0', allowed.specifier)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,178 @@
+"""`--mechanism=central`: user-level DP-FedAvg with a trusted server."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tvdp_tf import privacy
+from tvdp_tf.experiments.plans import base
+from tvdp_tf.privacy import ledger, mechanisms, participation_budget
+
+_POISSON = 'poisson'
+
+
+class CentralPlan(base.Plan):
+  """Clipped updates, one noise on their sum.
+
+  With Poisson participation the secret of who was drawn amplifies; with any
+  other the user that is planned most counts, as if all knew the cohorts.
+  """
+
+  mechanism: mechanisms.CentralMechanism
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self._amplified = settings.participation == _POISSON
+    self.mechanism = mechanisms.CentralMechanism(
+      self._schedule(),
+      settings.l2_norm_clip,
+      settings.users_per_round,
+      settings.seed,
+    )
+
+  def _schedule(self) -> privacy.GeometricSchedule:
+    settings = self.settings
+    if self._amplified:
+      return privacy.calibrate(
+        settings.epsilon,
+        settings.delta,
+        settings.theta,
+        settings.rounds,
+        accountant=settings.calibration,
+        sampling=_POISSON,
+        sampling_rate=settings.sampling_rate,
+      )
+    z_eff = participation_budget.equivalent_noise_multiplier(
+      settings.epsilon, settings.delta, settings.calibration
+    )
+    self._budget = z_eff**-2.0
+    return self._for_worst_user(settings.rounds)
+
+  def _for_worst_user(
+    self, rounds: int, spent: float | np.ndarray = 0.0, completed: int = 0
+  ) -> privacy.GeometricSchedule:
+    settings = self.settings
+    initial = participation_budget.initial_noise_multipliers(
+      self.planned(rounds), settings.theta, 1, self._budget, spent, completed
+    )
+    return privacy.GeometricSchedule(
+      settings.theta, rounds, float(initial[np.isfinite(initial)].max())
+    )
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    settings = self.settings
+    return ledger.LedgerHeader(
+      mechanism='central',
+      unit='user',
+      adjacency='add-or-remove-one',
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      clients=settings.users,
+      sensitivity=f'C_u = {settings.l2_norm_clip!r}',
+      sensitivity_proven=True,
+      sampling=_POISSON if self._amplified else 'none',
+      sampling_rate=settings.sampling_rate if self._amplified else 1.0,
+    )
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> base.Round:
+    """As in the base class; the noise is that on the mean."""
+    scale = self.mechanism.l2_norm_clip / self.mechanism.denominator
+    return base.Round(
+      number,
+      clients,
+      # An empty cohort is a release of noise like any other.
+      np.full(max(1, len(clients)), schedule_stddev),
+      schedule_stddev * scale,
+      np.ones(len(clients)),
+    )
+
+  def worst_epsilon(self, history: Sequence[base.Round]) -> float:
+    """As in the base class; with Poisson participation, of every user."""
+    if not self._amplified:
+      return super().worst_epsilon(history)
+    return self._poisson(history)['rdp']
+
+  def _poisson(
+    self, history: Sequence[base.Round], accountants: Sequence[str] = ('rdp',)
+  ) -> Mapping[str, float]:
+    multipliers = [past.noise_multipliers[0] for past in history]
+    return {
+      accountant: privacy.delivered_epsilon(
+        multipliers,
+        self.settings.delta,
+        accountant,
+        sampling=_POISSON,
+        sampling_rate=self.settings.sampling_rate,
+      )
+      for accountant in accountants
+    }
+
+  def refine(
+    self, history: Sequence[base.Round], new_rounds: int
+  ) -> privacy.GeometricSchedule:
+    """Spreads what the user with least left has over its rounds to come."""
+    spent = [
+      float(np.sum(z**-2.0)) * (1 + 1e-14) for z in self._multipliers(history)
+    ]
+    return self._for_worst_user(new_rounds, np.array(spent), len(history))
+
+  def statement(
+    self, history: Sequence[base.Round]
+  ) -> privacy.PrivacyStatement:
+    """As in the base class."""
+    settings = self.settings
+    if self._amplified:
+      view = _POISSON
+      views = {view: self._poisson(history, ('pld', 'rdp'))}
+      who = (
+        'who was drawn in which round stays a secret of the server: users are '
+        f'drawn independently with probability {settings.sampling_rate:g}'
+      )
+    else:
+      view = 'outsider who knows the cohorts, worst user'
+      multipliers = self._multipliers(history)
+      order = base.by_spending(multipliers)
+      views = {
+        view: base.delivered(multipliers[order[-1]], settings.delta),
+        'outsider who knows the cohorts, median user': base.delivered(
+          multipliers[order[len(order) // 2]], settings.delta
+        ),
+      }
+      who = 'no secret is made of who took part when, and nothing gained by it'
+    best = min(views[view].values())
+    holds = settings.seed is None and best <= settings.epsilon
+    reason = (
+      'every release is on record, and one user moves the sum of the clipped '
+      'updates by no more than the clip'
+    )
+    if settings.seed is not None:
+      reason = 'the noise is reproducible from --seed: this was a simulation'
+    elif not holds:
+      reason = 'the releases have spent more than the target'
+    return privacy.PrivacyStatement(
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      claimed_epsilon=settings.epsilon,
+      delivered=views,
+      unit='user',
+      adjacency='add-or-remove-one',
+      assumptions=(
+        'the server is TRUSTED: it sees the updates of single users, adds the '
+        'noise and publishes models alone; against the server nothing is '
+        'promised',
+        who,
+        'a person is one user',
+        'all settings are public and were not chosen by looking at the data',
+        'the test set is public',
+        'noise is drawn and updates are summed in floating point',
+        *self._warnings(),
+      ),
+      holds=holds,
+      reason=reason,
+      view=view,
+      sensitivity=self.mechanism.sensitivity(),
+    )

@@ -1,0 +1,62 @@
+"""`--mechanism=none`: no noise, no guarantee."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvdp_tf import privacy
+from tvdp_tf.experiments.plans import base
+from tvdp_tf.privacy import ledger, mechanisms
+
+
+class NoiselessPlan(base.Plan):
+  """Everything is released bare."""
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self.mechanism = mechanisms.NoMechanism(settings.l2_norm_clip)
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    return ledger.LedgerHeader(
+      mechanism='none',
+      unit='example',
+      adjacency='replace-one',
+      target_epsilon=math.inf,
+      delta=self.settings.delta,
+      clients=self.settings.users,
+      sensitivity='none: there is no noise',
+      sensitivity_proven=False,
+      enforced=False,
+    )
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> base.Round:
+    """As in the base class."""
+    del schedule_stddev
+    zeros = np.zeros(len(clients))
+    return base.Round(number, clients, zeros, 0.0, zeros)
+
+  def worst_epsilon(self, history: Sequence[base.Round]) -> float:
+    """As in the base class."""
+    return math.inf if history else 0.0
+
+  def statement(
+    self, history: Sequence[base.Round]
+  ) -> privacy.PrivacyStatement:
+    """As in the base class."""
+    return privacy.PrivacyStatement(
+      target_epsilon=math.inf,
+      delta=self.settings.delta,
+      claimed_epsilon=math.inf,
+      delivered={base.SERVER_WORST: {'exact': self.worst_epsilon(history)}},
+      unit='example',
+      adjacency='replace-one',
+      assumptions=(),
+      holds=False,
+      reason='no noise is added',
+      view=base.SERVER_WORST,
+    )

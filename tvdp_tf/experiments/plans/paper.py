@@ -1,0 +1,210 @@
+"""`--mechanism=paper`: Algorithm 1 as printed, and what it really delivers."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tvdp_tf import privacy
+from tvdp_tf.experiments.plans import base
+from tvdp_tf.privacy import ledger, mechanisms
+
+_ALWAYS = 'server, a client that takes part in every round'
+_BEFORE = 'server, a client before the cohorts are drawn'
+_OUTSIDER = 'outsider, worst client'
+
+
+class PaperPlan(base.Plan):
+  """The noise of Theorem 1, or one that an accountant has set."""
+
+  mechanism: mechanisms.PaperMechanism
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    # The smallest user has the largest sensitivity; all add the same noise.
+    smallest = int(min(fed.examples_per_user))
+    rule = privacy.paper_rule(settings.l2_norm_clip, smallest)
+    self.mechanism = mechanisms.PaperMechanism(
+      self._schedule(rule.value), settings.l2_norm_clip
+    )
+    self._budget = self.mechanism.schedule.precision()
+
+  def _schedule(self, sensitivity: float) -> privacy.GeometricSchedule:
+    settings = self.settings
+    if settings.calibration not in ('printed', 'tight'):
+      # For a user that is drawn in every round: being left out is luck.
+      return privacy.calibrate(
+        settings.epsilon,
+        settings.delta,
+        settings.theta,
+        settings.rounds,
+        sensitivity,
+        accountant=settings.calibration,
+      )
+    rule = (
+      privacy.theorem1_stddev
+      if settings.calibration == 'printed'
+      else privacy.tight_moment_stddev
+    )
+    initial_stddev = rule(
+      settings.theta,
+      settings.rounds,
+      settings.epsilon,
+      settings.delta,
+      settings.sampling_rate,
+      sensitivity,
+    )
+    return privacy.GeometricSchedule(
+      settings.theta, settings.rounds, initial_stddev
+    )
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    return ledger.LedgerHeader(
+      mechanism='paper',
+      unit='example',
+      adjacency='replace-one',
+      target_epsilon=self.settings.epsilon,
+      delta=self.settings.delta,
+      clients=self.settings.users,
+      sensitivity=(
+        f'2 C / n_k, C = {self.settings.l2_norm_clip!r}, n_k the '
+        "client's number of examples"
+      ),
+      sensitivity_proven=False,
+      # The paper's noise overspends: refusing would be another algorithm.
+      enforced=False,
+    )
+
+  def _sensitivities(self) -> np.ndarray:
+    return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> base.Round:
+    """As in the base class."""
+    return base.Round(
+      number,
+      clients,
+      schedule_stddev / self._sensitivities()[clients],
+      schedule_stddev,
+      np.ones(len(clients)),
+    )
+
+  def refine(
+    self, history: Sequence[base.Round], new_rounds: int
+  ) -> privacy.GeometricSchedule:
+    """Another number of rounds, by Theorem 2 or by the exact budget."""
+    settings = self.settings
+    if settings.refinement == 'theorem2':
+      stddev = privacy.theorem2_stddev(
+        settings.theta,
+        len(history),
+        new_rounds,
+        settings.epsilon,
+        settings.delta,
+        settings.sampling_rate,
+        float(self._sensitivities().max()),
+      )
+    else:
+      stddev = privacy.refine_stddev(
+        settings.theta,
+        [past.noise_stddev for past in history],
+        new_rounds,
+        self._budget,
+      )
+    return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
+
+  def statement(
+    self, history: Sequence[base.Round]
+  ) -> privacy.PrivacyStatement:
+    """As in the base class; it never holds."""
+    settings = self.settings
+    multipliers = self._multipliers(history)
+    order = base.by_spending(multipliers)
+    worst, median = order[-1], order[len(order) // 2]
+    stddevs = np.array([past.noise_stddev for past in history])
+    always = stddevs / self._sensitivities().max()
+    views = {
+      base.SERVER_WORST: base.delivered(multipliers[worst], settings.delta),
+      base.SERVER_MEDIAN: base.delivered(multipliers[median], settings.delta),
+      _ALWAYS: base.delivered(always, settings.delta),
+      _OUTSIDER: self._outsider(history),
+    }
+    if settings.participation == 'uniform' and settings.sampling_rate < 1:
+      views[_BEFORE] = {
+        accountant: privacy.delivered_epsilon(
+          always,
+          settings.delta,
+          accountant,
+          sampling='visible',
+          sampling_rate=settings.sampling_rate,
+        )
+        for accountant in ('pld', 'rdp')
+      }
+    assumptions = [
+      "CONDITIONAL on the paper's sensitivity 2C/|D_k|, which does not hold: "
+      'several gradient steps on all examples can move the parameters by up to '
+      '2C, whatever |D_k|',
+      'the server is honest but curious and sees who uploads what; clients '
+      'keep their noise secret',
+      'an outsider sees the global models alone, and no client tells its noise',
+      'the size |D_k| of each data set is public',
+      'noise is drawn in floating point',
+      *self._warnings(),
+    ]
+    reasons = [
+      'the sensitivity 2C/|D_k| that the noise is scaled to is not a bound'
+    ]
+    if settings.calibration in ('printed', 'tight'):
+      reasons.append(
+        "and the paper's moment bound understates epsilon whenever a user's "
+        'participation is visible to the server'
+      )
+    assumptions += self._overspending(always)
+    return privacy.PrivacyStatement(
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      claimed_epsilon=settings.epsilon,
+      delivered=views,
+      unit='example',
+      adjacency='replace-one',
+      assumptions=tuple(assumptions),
+      holds=False,
+      reason=', '.join(reasons),
+      view=base.SERVER_WORST,
+      sensitivity=self.mechanism.sensitivity(
+        int(self.fed.examples_per_user.min())
+      ),
+    )
+
+  def _overspending(self, always: np.ndarray) -> list[str]:
+    """What a refinement has spent of the budget of the original plan."""
+    if self.settings.refinement == 'none':
+      return []
+    spent = float(np.sum((always * self._sensitivities().max()) ** -2.0))
+    share = spent / self._budget
+    text = (
+      f'refinement {self.settings.refinement} has spent {share:.4g} times the '
+      'sum of 1/variance of the original plan'
+    )
+    return [f'WARNING: {text}' if share > 1 + 1e-9 else text]
+
+  def _outsider(self, history: Sequence[base.Round]) -> Mapping[str, float]:
+    """Of the client that has spent most, for who sees only the mean.
+
+    The mean's noise has the standard deviation sigma_m sqrt(sum p_j^2), and
+    one example of client k moves it by p_k Ds_k.
+    """
+    sizes = self.fed.examples_per_user.astype(np.float64)
+    lists: list[list[float]] = [[] for _ in sizes]
+    for past in history:
+      shares = sizes[past.clients] / sizes[past.clients].sum()
+      gains = np.sqrt((shares**2).sum()) / shares
+      for client, multiplier in zip(
+        past.clients.tolist(), past.noise_multipliers * gains, strict=True
+      ):
+        lists[client].append(float(multiplier))
+    multipliers = [np.array(values) for values in lists]
+    worst = base.by_spending(multipliers)[-1]
+    return base.delivered(multipliers[worst], self.settings.delta)

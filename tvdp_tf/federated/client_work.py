@@ -1,0 +1,236 @@
+"""What clients do in a round, as TFF `ClientWorkProcess`es.
+
+The result of a client is a structure of tensors and a weight: its local model
+or, for central noise, the difference to the global model.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf.federated import aggregator, client_data, models, schedule_state
+from tvdp_tf.learning import local_training, private_training
+from tvdp_tf.privacy import mechanisms
+
+# (weights, batch) -> the local model.
+_Trainer = Callable[[list[tf.Tensor], Any], list[tf.Tensor]]
+
+
+def _loss_fn(
+  model: tff.learning.models.FunctionalModel,
+) -> local_training.LossFn:
+  def loss_fn(weights, features, labels):
+    outputs = model.predict_on_batch((tuple(weights), ()), features, True)
+    return model.loss(outputs, labels)
+
+  return loss_fn
+
+
+def _types(model: tff.learning.models.FunctionalModel):
+  data_type = tff.SequenceType(
+    tff.types.tensorflow_to_type(client_data.element_spec(model))
+  )
+  return models.weights_type(model), data_type
+
+
+def _num_examples(batch) -> tf.Tensor:
+  return tf.cast(tf.shape(batch['y'])[0], tf.float32)
+
+
+def _stateless(
+  model: tff.learning.models.FunctionalModel,
+  train_batch: Callable[[list[tf.Tensor], Any], Any],
+) -> tff.learning.templates.ClientWorkProcess:
+  """Client work without server state.
+
+  Args:
+    model: The model.
+    train_batch: (global weights, batch) -> what the client brings.
+
+  Returns:
+    The process.
+  """
+  weights_type, data_type = _types(model)
+
+  @tff.tensorflow.computation(weights_type, data_type)
+  def train(weights, dataset):
+    batch = dataset.get_single_element()
+    return tff.learning.templates.ClientResult(
+      update=train_batch(tf.nest.flatten(weights.trainable), batch),
+      update_weight=_num_examples(batch),
+    )
+
+  @tff.federated_computation()
+  def initialize():
+    return tff.federated_value((), tff.SERVER)
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(weights_type, tff.CLIENTS),
+    tff.FederatedType(data_type, tff.CLIENTS),
+  )
+  def next_fn(state, weights, dataset):
+    return tff.templates.MeasuredProcessOutput(
+      state=state,
+      result=tff.federated_map(train, (weights, dataset)),
+      measurements=tff.federated_value((), tff.SERVER),
+    )
+
+  return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
+
+
+def _local_trainer(
+  model: tff.learning.models.FunctionalModel,
+  local_steps: int,
+  learning_rate: float,
+  l2_norm_clip: float | None,
+) -> _Trainer:
+  loss_fn = _loss_fn(model)
+
+  def train(weights, batch):
+    return local_training.local_steps(
+      loss_fn,
+      weights,
+      batch['x'],
+      batch['y'],
+      num_steps=local_steps,
+      learning_rate=learning_rate,
+      l2_norm_clip=l2_norm_clip,
+    )
+
+  return train
+
+
+def build_projected(
+  model: tff.learning.models.FunctionalModel,
+  *,
+  local_steps: int,
+  learning_rate: float,
+  l2_norm_clip: float,
+  keyed: bool,
+) -> tff.learning.templates.ClientWorkProcess:
+  """Algorithm 1: projected full-batch steps; brings w_k(tau m).
+
+  Args:
+    model: The model.
+    local_steps: tau.
+    learning_rate: eta.
+    l2_norm_clip: C.
+    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed.
+
+  Returns:
+    The process.
+  """
+  train = _local_trainer(model, local_steps, learning_rate, l2_norm_clip)
+
+  def train_batch(weights, batch):
+    update = tuple(train(weights, batch))
+    if keyed:
+      return aggregator.KeyedUpdate(update, batch['noise_key'])
+    return update
+
+  return _stateless(model, train_batch)
+
+
+def build_difference(
+  model: tff.learning.models.FunctionalModel,
+  *,
+  local_steps: int,
+  learning_rate: float,
+) -> tff.learning.templates.ClientWorkProcess:
+  """Plain full-batch steps; brings w_k - w(m-1), to be clipped and summed."""
+  train = _local_trainer(model, local_steps, learning_rate, None)
+
+  def train_batch(weights, batch):
+    trained = train(weights, batch)
+    return tuple(new - old for new, old in zip(trained, weights, strict=True))
+
+  return _stateless(model, train_batch)
+
+
+def build_private(
+  model: tff.learning.models.FunctionalModel,
+  mechanism: mechanisms.GradientMechanism,
+  *,
+  local_steps: int,
+  learning_rate: float,
+) -> tff.learning.templates.ClientWorkProcess:
+  """Steps on clipped, noisy gradients; brings the local model.
+
+  The state is that of `schedule_state`, in noise multipliers; a client's noise
+  is `noise_scale` (of its data) times as large. The measurements are an
+  `OrderedDict` of `round` (int32, from 1) and `noise_multiplier` (float64, of
+  the schedule).
+
+  Args:
+    model: The model.
+    mechanism: The schedule and the clip.
+    local_steps: tau, so many releases a round.
+    learning_rate: eta.
+
+  Returns:
+    The process.
+  """
+  weights_type, data_type = _types(model)
+  loss_fn = _loss_fn(model)
+
+  @tff.tensorflow.computation
+  def first_round():
+    return schedule_state.initial(mechanism.schedule)
+
+  state_type = first_round.type_signature.result
+
+  @tff.tensorflow.computation(weights_type, data_type, np.float64)
+  def train(weights, dataset, noise_multiplier):
+    batch = dataset.get_single_element()
+    trained = private_training.private_local_steps(
+      loss_fn,
+      tf.nest.flatten(weights.trainable),
+      batch['x'],
+      batch['y'],
+      num_steps=local_steps,
+      learning_rate=learning_rate,
+      example_l2_norm_clip=mechanism.example_l2_norm_clip,
+      noise_stddev=noise_multiplier * batch['noise_scale'],
+      noise_key=batch['noise_key'],
+    )
+    return tff.learning.templates.ClientResult(
+      update=tuple(trained), update_weight=_num_examples(batch)
+    )
+
+  @tff.tensorflow.computation(state_type)
+  def round_multiplier(state):
+    return schedule_state.round_stddev(state)
+
+  @tff.tensorflow.computation(state_type, np.float64)
+  def finish_round(state, noise_multiplier):
+    new_state = schedule_state.next_round(state)
+    used = collections.OrderedDict(
+      round=new_state['round'], noise_multiplier=noise_multiplier
+    )
+    return new_state, used
+
+  @tff.federated_computation()
+  def initialize():
+    return tff.federated_eval(first_round, tff.SERVER)
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(weights_type, tff.CLIENTS),
+    tff.FederatedType(data_type, tff.CLIENTS),
+  )
+  def next_fn(state, weights, dataset):
+    noise_multiplier = tff.federated_map(round_multiplier, state)
+    result = tff.federated_map(
+      train, (weights, dataset, tff.federated_broadcast(noise_multiplier))
+    )
+    new_state, used = tff.federated_map(finish_round, (state, noise_multiplier))
+    return tff.templates.MeasuredProcessOutput(
+      state=new_state, result=result, measurements=used
+    )
+
+  return tff.learning.templates.ClientWorkProcess(initialize, next_fn)

@@ -1,0 +1,372 @@
+r"""A file of hash-chained lines: append-only, durable, hard to edit unnoticed.
+
+Every line is one JSON object in canonical form (sorted keys, no spaces, ASCII,
+shortest numbers that round-trip) whose last entry is the SHA-256 of the line
+before and of its own bytes: no line can be edited, moved or removed without
+breaking the chain. A sidecar `<file>.head` holds the number of lines and the
+last hash: no line can be cut off the end without contradicting it.
+
+What `append` has returned for survives a kill and a power cut:
+
+  1. the line is written and fsynced;
+  2. the new head is written beside the old one, fsynced, renamed over it, and
+     the folder fsynced;
+  3. `append` returns.
+
+A crash in between leaves a file that opens: an unfinished line is dropped,
+because its `append` never returned, and a complete one beyond the head is kept.
+
+Whoever can write both files can rewrite history, or put back both files of an
+earlier day. Only a copy of `head_hash` kept elsewhere tells.
+"""
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tvdp_tf import errors
+
+_DOMAIN = b'tvdp_tf chained line v1\0'
+_FIRST_HASH = '0' * 64
+_SUFFIX = re.compile(rb',"hash":"([0-9a-f]{64})"\}')
+_SUFFIX_LENGTH = len(',"hash":""}') + 64
+_HEAD = re.compile(rb'\{"count":([1-9][0-9]{0,17}),"hash":"([0-9a-f]{64})"\}\n')
+
+
+class LedgerError(errors.TvdpError):
+  """A ledger cannot be read or written, or refuses what is asked of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+  """What a file holds, its chain and its head verified.
+
+  Attributes:
+    payloads: The JSON object of every complete line, without its hash.
+    last_hash: Hash of the last complete line, 64 hexadecimal digits.
+    head_count: Number of lines that the head vouches for; None without a head.
+    size: Bytes in complete lines.
+    torn: Bytes of an unfinished line after them.
+  """
+
+  payloads: list[dict[str, Any]]
+  last_hash: str
+  head_count: int | None
+  size: int
+  torn: int
+
+
+def _canonical(payload: Mapping[str, Any]) -> bytes:
+  text = json.dumps(
+    payload, sort_keys=True, separators=(',', ':'), allow_nan=False
+  )
+  return text.encode('ascii')
+
+
+def _hash(previous: str, body: bytes) -> str:
+  return hashlib.sha256(_DOMAIN + bytes.fromhex(previous) + body).hexdigest()
+
+
+def chained_line(previous: str | None, payload: Mapping[str, Any]):
+  """The bytes of a line, and its hash.
+
+  Args:
+    previous: Hash of the line before; None for the first line.
+    payload: A non-empty JSON object without NaN or infinity.
+
+  Returns:
+    (line with its line feed, hash).
+  """
+  body = _canonical(payload)
+  digest = _hash(previous or _FIRST_HASH, body)
+  return body[:-1] + f',"hash":"{digest}"}}\n'.encode(), digest
+
+
+def _payload(body: bytes) -> dict[str, Any]:
+  try:
+    payload = json.loads(body.decode('ascii'))
+    # Equal bytes exclude duplicate keys, spaces, NaN and numbers that overflow.
+    if isinstance(payload, dict) and _canonical(payload) == body:
+      return payload
+  except (ValueError, RecursionError):
+    pass
+  raise LedgerError('no JSON object in canonical form')
+
+
+def _verify_line(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
+  match = _SUFFIX.fullmatch(line[-_SUFFIX_LENGTH:])
+  if match is None:
+    raise LedgerError('does not end with its hash')
+  body = line[:-_SUFFIX_LENGTH] + b'}'
+  digest = match[1].decode()
+  if _hash(previous, body) != digest:
+    raise LedgerError(
+      'its hash is wrong: it was edited, or a line before it was moved or'
+      ' removed'
+    )
+  return _payload(body), digest
+
+
+def _read_bytes(path: str) -> bytes | None:
+  try:
+    with open(path, 'rb') as file:
+      return file.read()
+  except FileNotFoundError:
+    return None
+  except OSError as error:
+    raise _unusable(path, error) from error
+
+
+def _unusable(path: str, error: OSError) -> LedgerError:
+  return LedgerError(f'{path}: {error.strerror or error}')
+
+
+def _read_head(path: str) -> tuple[int, str] | None:
+  data = _read_bytes(path + '.head')
+  if data is None:
+    return None
+  match = _HEAD.fullmatch(data)
+  if match is None:
+    raise LedgerError(
+      f'{path}.head: must be one line with a count and a hash: it was edited'
+    )
+  return int(match[1]), match[2].decode()
+
+
+def read(path: str | os.PathLike) -> Chain:
+  """Reads and verifies a file without locking or changing it.
+
+  Args:
+    path: The file. It may be one that is being appended to.
+
+  Raises:
+    LedgerError: If it is missing, empty, edited, reordered or cut short, or
+      cannot be read. One line, with the number of the line in the file.
+  """
+  path = os.fspath(path)
+  # The head first: the file may grow in between, and never shrinks.
+  head = _read_head(path)
+  data = _read_bytes(path)
+  if data is None:
+    raise LedgerError(f'{path}: {os.strerror(errno.ENOENT)}')
+  *lines, torn = data.split(b'\n')
+  payloads: list[dict[str, Any]] = []
+  digest = _FIRST_HASH
+  for number, line in enumerate(lines, start=1):
+    try:
+      payload, digest = _verify_line(digest, line)
+    except LedgerError as error:
+      raise LedgerError(f'{path}: line {number}: {error}') from None
+    payloads.append(payload)
+    if head is not None and number == head[0] and digest != head[1]:
+      raise LedgerError(
+        f'{path}: line {number}: its hash is not the one in {path}.head: one'
+        ' of the two files was edited'
+      )
+  if head is not None and len(lines) < head[0]:
+    raise LedgerError(
+      f'{path}: line {len(lines) + 1}: missing: {path}.head counts'
+      f' {head[0]} lines, so that the end was cut off'
+    )
+  if not lines:
+    raise LedgerError(f'{path}: line 1: missing: the file holds no whole line')
+  return Chain(
+    payloads=payloads,
+    last_hash=digest,
+    head_count=None if head is None else head[0],
+    size=len(data) - len(torn),
+    torn=len(torn),
+  )
+
+
+def _write(descriptor: int, data: bytes):
+  view = memoryview(data)
+  while view:
+    view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(path: str):
+  descriptor = os.open(os.path.dirname(path) or '.', os.O_RDONLY | os.O_CLOEXEC)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def _write_head(path: str, count: int, digest: str):
+  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+  descriptor = os.open(path + '.head.tmp', flags, 0o644)
+  try:
+    _write(descriptor, b'{"count":%d,"hash":"%b"}\n' % (count, digest.encode()))
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+  os.replace(path + '.head.tmp', path + '.head')
+  _sync_folder(path)
+
+
+def _lock(path: str, descriptor: int):
+  """For one writer. `flock` tells apart two openings by one process too."""
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise LedgerError(
+      f'{path}: is open for writing already, here or in another process'
+    ) from None
+
+
+class ChainedFile:
+  """A file that this object alone appends to, until it is closed.
+
+  Made by `create` or `open`. It holds an exclusive lock; a child made by fork
+  shares that lock and must not use the object. Not thread-safe.
+  """
+
+  def __init__(self, path: str, descriptor: int, chain: Chain):
+    self._path = path
+    self._descriptor = descriptor
+    self._hash = chain.last_hash
+    self._count = len(chain.payloads)
+    self._size = chain.size
+    self._usable = True
+
+  @classmethod
+  def create(
+    cls, path: str | os.PathLike, payload: Mapping[str, Any]
+  ) -> 'ChainedFile':
+    """Makes a file whose first line is `payload`.
+
+    The file appears under its name complete and with its head, or not at all;
+    a creation that was interrupted can be tried again.
+
+    Raises:
+      LedgerError: If there is such a file, or the head of one that is gone.
+    """
+    path = os.fspath(path)
+    _refuse_existing(path)
+    line, digest = chained_line(None, payload)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = -1
+    try:
+      descriptor = os.open(path + '.new', flags, 0o644)
+      _lock(path, descriptor)
+      # Again: whoever held the lock before may have created it.
+      _refuse_existing(path)
+      os.ftruncate(descriptor, 0)
+      _write(descriptor, line)
+      os.fsync(descriptor)
+      _write_head(path, 1, digest)
+      os.rename(path + '.new', path)
+      _sync_folder(path)
+    except BaseException as error:
+      if descriptor >= 0:
+        os.close(descriptor)
+      if isinstance(error, OSError):
+        raise _unusable(path, error) from error
+      raise
+    return cls(path, descriptor, Chain([{}], digest, 1, len(line), 0))
+
+  @classmethod
+  def open(cls, path: str | os.PathLike) -> tuple['ChainedFile', Chain]:
+    """Opens a file to append to it, and repairs what a crash left.
+
+    An unfinished last line is dropped; complete lines beyond the head are made
+    durable and the head is brought up to them.
+
+    Returns:
+      The file, and what it holds.
+
+    Raises:
+      LedgerError: As `read`; if the file has no head, so that it may have been
+        cut short; or if it is open for writing already.
+    """
+    path = os.fspath(path)
+    descriptor = -1
+    try:
+      descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+      _lock(path, descriptor)
+      chain = read(path)
+      if chain.head_count is None:
+        raise LedgerError(
+          f'{path}: {path}.head is missing, so that lines may have been cut off'
+          ' the end: it is not appended to'
+        )
+      if chain.torn:
+        os.ftruncate(descriptor, chain.size)
+      if chain.torn or len(chain.payloads) > chain.head_count:
+        os.fsync(descriptor)
+        _write_head(path, len(chain.payloads), chain.last_hash)
+    except BaseException as error:
+      if descriptor >= 0:
+        os.close(descriptor)
+      if isinstance(error, OSError):
+        raise _unusable(path, error) from error
+      raise
+    return cls(path, descriptor, chain), chain
+
+  @property
+  def path(self) -> str:
+    return self._path
+
+  @property
+  def head_hash(self) -> str:
+    """Hash of the last line: kept elsewhere, it pins all that was written."""
+    return self._hash
+
+  def append(self, payload: Mapping[str, Any]):
+    """Adds a line; when this returns, the line is on the disk.
+
+    Raises:
+      LedgerError: If the file is closed, was changed by something else, or
+        cannot be written. Whether the line is in the file is then known only
+        when it is opened again, and this object takes no further line.
+    """
+    if not self._usable:
+      raise LedgerError(
+        f'{self._path}: is closed, or could not be written to before: open it'
+        ' again'
+      )
+    line, digest = chained_line(self._hash, payload)
+    # Until all is done: an interrupt anywhere below leaves it unusable.
+    self._usable = False
+    try:
+      self._check_untouched()
+      _write(self._descriptor, line)
+      os.fsync(self._descriptor)
+      _write_head(self._path, self._count + 1, digest)
+    except OSError as error:
+      raise _unusable(self._path, error) from error
+    self._hash = digest
+    self._count += 1
+    self._size += len(line)
+    self._usable = True
+
+  def _check_untouched(self):
+    """Lines written to a file that was moved away would be lost."""
+    ours, there = os.fstat(self._descriptor), os.stat(self._path)
+    if not os.path.samestat(ours, there) or there.st_size != self._size:
+      raise LedgerError(f'{self._path}: was changed by another program')
+
+  def close(self):
+    """Releases the lock; may be called again."""
+    if self._descriptor >= 0:
+      os.close(self._descriptor)
+    self._descriptor = -1
+    self._usable = False
+
+
+def _refuse_existing(path: str):
+  if os.path.lexists(path):
+    raise LedgerError(f'{path}: exists already')
+  head = _read_head(path)
+  if head is not None and head[0] > 1:
+    raise LedgerError(
+      f'{path}: is missing although {path}.head counts {head[0]} lines: a new'
+      ' file would hide what was recorded'
+    )
