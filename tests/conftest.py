@@ -4,6 +4,7 @@ import os
 import tempfile
 
 from absl import flags
+from absl.testing import absltest
 
 # Read when TensorFlow is imported, and inherited by the programs under test.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -15,7 +16,9 @@ _temporary_files = tempfile.TemporaryDirectory()
 
 def pytest_configure():
   """Parses absl's flags, as `absltest.main` would."""
-  flags.FLAGS(['pytest', f'--test_tmpdir={_temporary_files.name}'])
+  flags.FLAGS(
+    ['pytest', f'--{absltest.TEST_TMPDIR.name}={_temporary_files.name}']
+  )
 
 
 def pytest_unconfigure():

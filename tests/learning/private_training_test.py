@@ -2,42 +2,68 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import functional, models, noise, private_training
+from tvdp_tf.learning import (
+  clipping,
+  functional,
+  ghost_clipping,
+  models,
+  noise,
+  private_training,
+)
 
 KEY = np.array([7, (3 << 32) | 5], np.int64)
+LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def mlp_loss(input_shape=(8, 8, 1)):
-  spec = models.MODELS['mlp']
-  model = functional.FunctionalModel(spec.build(input_shape, 10, 1))
-
-  def loss_fn(weights, features, labels):
-    return spec.loss(labels, model(weights, features, True))
-
-  return loss_fn, [tf.constant(w) for w in model.initial_weights]
-
-
-def convolutional_loss():
-  model = functional.FunctionalModel(
-    tf.keras.Sequential(
-      [
-        tf.keras.layers.InputLayer([8, 8, 1]),
-        tf.keras.layers.Conv2D(4, 3, activation='relu'),
-        tf.keras.layers.MaxPool2D(),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(10),
-      ]
-    )
+def mlp():
+  return functional.FunctionalModel(
+    models.MODELS['mlp'].build([8, 8, 1], 10, 1)
   )
 
-  def loss_fn(weights, features, labels):
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels, model(weights, features, True)
-      )
-    )
 
-  return loss_fn, [tf.constant(w) for w in model.initial_weights]
+def sequential(*layers):
+  return functional.FunctionalModel(
+    tf.keras.Sequential([tf.keras.layers.InputLayer([8, 8, 1]), *layers])
+  )
+
+
+def convolutional():
+  return sequential(
+    tf.keras.layers.Conv2D(4, 3, activation='relu', strides=2, padding='same'),
+    tf.keras.layers.Conv2D(3, (2, 1), use_bias=False, activation='tanh'),
+    tf.keras.layers.MaxPool2D(),
+    tf.keras.layers.Flatten(),
+    tf.keras.layers.Dense(12, activation='relu', use_bias=False),
+    tf.keras.layers.Dense(10),
+  )
+
+
+def normalised():
+  return sequential(
+    tf.keras.layers.Conv2D(4, 3, activation='relu'),
+    tf.keras.layers.GroupNormalization(2),
+    tf.keras.layers.Flatten(),
+    tf.keras.layers.Dense(10),
+  )
+
+
+def loss_of(model):
+  def loss_fn(weights, features, labels):
+    return LOSS(labels, model(weights, features, True))
+
+  return loss_fn
+
+
+def start(model):
+  return [tf.constant(w) for w in model.initial_weights]
+
+
+def vectorized(model):
+  return clipping.vectorized_clipped_sum(loss_of(model))
+
+
+def ghost(model):
+  return ghost_clipping.ghost_clipped_sum(model, LOSS)
 
 
 def examples(count, seed=0):
@@ -57,26 +83,35 @@ def loop_over_examples(loss_fn, weights, features, labels, clip):
       loss = loss_fn(weights, features[i : i + 1], labels[i : i + 1])
     gradients = [np.array(g, np.float64) for g in tape.gradient(loss, weights)]
     norm = np.sqrt(sum((g**2).sum() for g in gradients))
-    scale = min(1.0, clip / norm)
+    scale = clipping.CLIP_FACTOR * clip / max(norm, clip)
     totals = [t + g * scale for t, g in zip(totals, gradients, strict=True)]
   return [total / len(labels) for total in totals]
 
 
 class ClippedMeanGradientTest(parameterized.TestCase):
   @parameterized.product(
-    make_loss=(mlp_loss, convolutional_loss),
+    method=(
+      (vectorized, mlp),
+      (vectorized, convolutional),
+      (vectorized, normalised),
+      (ghost, mlp),
+      (ghost, convolutional),
+    ),
     count=(1, 7, 32, 50),
-    clip=(0.5, 2.0, 100.0),
+    clip=(0.5, 100.0),
     microbatch_size=(8, 32),
   )
-  def test_equals_a_loop(self, make_loss, count, clip, microbatch_size):
-    loss_fn, weights = make_loss()
+  def test_equals_a_loop(self, method, count, clip, microbatch_size):
+    make_sum, build = method
+    model = build()
+    weights = start(model)
+    clipped_sum = make_sum(model)
     features, labels = examples(count)
 
     @tf.function
     def mean_gradient(weights, features, labels):
-      return private_training.clipped_mean_gradient(
-        loss_fn,
+      return clipping.clipped_mean_gradient(
+        clipped_sum,
         weights,
         features,
         labels,
@@ -85,20 +120,30 @@ class ClippedMeanGradientTest(parameterized.TestCase):
       )
 
     actual = mean_gradient(weights, features, labels)
-    expected = loop_over_examples(loss_fn, weights, features, labels, clip)
+    expected = loop_over_examples(
+      loss_of(model), weights, features, labels, clip
+    )
     for one, other in zip(actual, expected, strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
-  @parameterized.parameters(1e-3, 1.0, 1e20, np.inf, np.nan)
-  def test_one_example_moves_it_by_at_most_twice_the_clip(self, size):
-    loss_fn, weights = mlp_loss()
+  @parameterized.product(
+    make_sum=(vectorized, ghost),
+    build=(mlp, convolutional),
+    size=(1e-3, 1.0, 1e20, np.inf, np.nan),
+  )
+  def test_one_example_moves_it_by_at_most_twice_the_clip(
+    self, make_sum, build, size
+  ):
+    model = build()
+    weights = start(model)
+    clipped_sum = make_sum(model)
     features, labels = examples(10)
     other = features.copy()
     other[3] = size
 
     def mean_gradient(x):
-      gradient = private_training.clipped_mean_gradient(
-        loss_fn, weights, x, labels, example_l2_norm_clip=0.5
+      gradient = clipping.clipped_mean_gradient(
+        clipped_sum, weights, x, labels, example_l2_norm_clip=0.5
       )
       return np.concatenate([np.ravel(g) for g in gradient]).astype(np.float64)
 
@@ -106,27 +151,52 @@ class ClippedMeanGradientTest(parameterized.TestCase):
     self.assertLessEqual(moved, 2 * 0.5 / 10)
     self.assertGreater(moved, 0)
 
-  def test_a_single_clipped_gradient_is_within_the_clip(self):
-    loss_fn, weights = mlp_loss()
-    features, labels = examples(1)
-    for clip in np.geomspace(1e-6, 1, 20):
-      gradient = private_training.clipped_mean_gradient(
-        loss_fn, weights, features, labels, example_l2_norm_clip=clip
+  @parameterized.product(
+    make_sum=(vectorized, ghost), build=(mlp, convolutional)
+  )
+  def test_a_single_clipped_gradient_is_within_the_clip(self, make_sum, build):
+    model = build()
+    clipped_sum = make_sum(model)
+    for seed, clip in enumerate(np.geomspace(1e-6, 0.3, 7)):
+      features, labels = examples(1, seed)
+      gradient = clipping.clipped_mean_gradient(
+        clipped_sum,
+        start(model),
+        features,
+        labels,
+        example_l2_norm_clip=clip,
       )
       flat = np.concatenate([np.ravel(g) for g in gradient]).astype(np.float64)
-      self.assertLessEqual(np.linalg.norm(flat), clip)
+      self.assertBetween(np.linalg.norm(flat), 0.9999 * clip, clip)
+
+  def test_which_models_ghost_clipping_supports(self):
+    self.assertTrue(ghost_clipping.supports(mlp()))
+    self.assertTrue(ghost_clipping.supports(convolutional()))
+    self.assertFalse(ghost_clipping.supports(normalised()))
+    inputs = tf.keras.Input([8])
+    shared = tf.keras.layers.Dense(8)
+    twice = tf.keras.Model(inputs, shared(shared(inputs)))
+    self.assertFalse(ghost_clipping.supports(functional.FunctionalModel(twice)))
+    sequences = tf.keras.Sequential(
+      [tf.keras.layers.InputLayer([8, 8]), tf.keras.layers.Dense(3)]
+    )
+    self.assertFalse(
+      ghost_clipping.supports(functional.FunctionalModel(sequences))
+    )
 
 
 class PrivateLocalStepsTest(parameterized.TestCase):
   @parameterized.parameters(1, 3, 21)
   def test_equals_a_loop_with_the_same_noise(self, num_steps):
-    loss_fn, weights = mlp_loss()
+    model = mlp()
+    loss_fn, weights = loss_of(model), start(model)
+    clipped_sum = vectorized(model)
     features, labels = examples(20)
 
     @tf.function
     def train(weights, features, labels, stddev, key):
       return private_training.private_local_steps(
-        loss_fn,
+        clipped_sum,
         weights,
         features,
         labels,
@@ -168,7 +238,7 @@ class PrivateLocalStepsTest(parameterized.TestCase):
 
     def after(num_steps):
       return private_training.private_local_steps(
-        no_loss,
+        clipping.vectorized_clipped_sum(no_loss),
         [tf.zeros([20_000])],
         np.zeros([1, 1], np.float32),
         np.zeros([1], np.int32),

@@ -13,7 +13,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf.federated import aggregator, client_data, models, schedule_state
-from tvdp_tf.learning import local_training, private_training
+from tvdp_tf.learning import (
+  clipping,
+  ghost_clipping,
+  local_training,
+  private_training,
+)
 from tvdp_tf.privacy import mechanisms
 
 # (weights, batch) -> the local model.
@@ -152,6 +157,16 @@ def build_difference(
   return _stateless(model, train_batch)
 
 
+def _clipped_sum(
+  model: tff.learning.models.FunctionalModel,
+) -> clipping.ClippedSum:
+  if isinstance(model, models.KerasFunctionalModel) and ghost_clipping.supports(
+    model.source
+  ):
+    return ghost_clipping.ghost_clipped_sum(model.source, model.keras_loss)
+  return clipping.vectorized_clipped_sum(_loss_fn(model))
+
+
 def build_private(
   model: tff.learning.models.FunctionalModel,
   mechanism: mechanisms.GradientMechanism,
@@ -176,7 +191,7 @@ def build_private(
     The process.
   """
   weights_type, data_type = _types(model)
-  loss_fn = _loss_fn(model)
+  clipped_sum = _clipped_sum(model)
 
   @tff.tensorflow.computation
   def first_round():
@@ -188,7 +203,7 @@ def build_private(
   def train(weights, dataset, noise_multiplier):
     batch = dataset.get_single_element()
     trained = private_training.private_local_steps(
-      loss_fn,
+      clipped_sum,
       tf.nest.flatten(weights.trainable),
       batch['x'],
       batch['y'],

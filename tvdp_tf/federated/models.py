@@ -6,10 +6,39 @@ import tensorflow_federated as tff
 from tvdp_tf.learning import functional, models
 
 
+class KerasFunctionalModel(tff.learning.models.FunctionalModel):
+  """A Keras model and its loss, for TFF.
+
+  Attributes:
+    source: The model as a function of its weights.
+    keras_loss: The loss, of (labels [n], outputs [n, ...]).
+  """
+
+  def __init__(self, spec: models.ModelSpec, keras_model: tf.keras.Model):
+    self.source = source = functional.FunctionalModel(keras_model)
+    self.keras_loss = spec.loss
+
+    @tf.function(autograph=False)
+    def predict_on_batch(model_weights, x, training=True):
+      trainable, _ = model_weights
+      return source(trainable, x, training)
+
+    @tf.function(autograph=False)
+    def loss(output, label, sample_weight=None):
+      return spec.loss(label, output, sample_weight)
+
+    super().__init__(
+      initial_weights=(tuple(source.initial_weights), ()),
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=loss,
+      input_spec=(source.features_spec, tf.TensorSpec([None], tf.int32)),
+    )
+
+
 def functional_model(
   spec: models.ModelSpec,
   keras_model: tf.keras.Model,
-) -> tff.learning.models.FunctionalModel:
+) -> KerasFunctionalModel:
   """Wraps a Keras model so that TFF can train it on whole client data sets.
 
   Args:
@@ -23,23 +52,7 @@ def functional_model(
   Raises:
     ValueError: If the model has more state than trainable weights.
   """
-  model = functional.FunctionalModel(keras_model)
-
-  @tf.function(autograph=False)
-  def predict_on_batch(model_weights, x, training=True):
-    trainable, _ = model_weights
-    return model(trainable, x, training)
-
-  @tf.function(autograph=False)
-  def loss(output, label, sample_weight=None):
-    return spec.loss(label, output, sample_weight)
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(model.initial_weights), ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
-    input_spec=(model.features_spec, tf.TensorSpec([None], tf.int32)),
-  )
+  return KerasFunctionalModel(spec, keras_model)
 
 
 def weights_type(

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 
 @contextlib.contextmanager
-def _weights_replaced(
+def weights_replaced(
   model: tf.keras.Model, tensors: Sequence[tf.Tensor]
 ) -> Iterator[None]:
   """Puts tensors in the place of the trainable variables of all layers."""
@@ -43,6 +43,7 @@ class FunctionalModel:
   """A Keras model as a function (weights, features, training) -> outputs.
 
   Attributes:
+    keras_model: The model that was wrapped.
     initial_weights: The model's weights when it was wrapped, numpy arrays in
       the order of `trainable_weights`.
     features_spec: Spec of a batch of features, [None, ...].
@@ -70,6 +71,7 @@ class FunctionalModel:
         'model must have no losses of its own (such as weight regularisation): '
         f'put them in the loss of its ModelSpec, got {len(model.losses)}'
       )
+    self.keras_model = model
     self.initial_weights = [w.numpy() for w in model.trainable_weights]
     self.features_spec = tf.TensorSpec(model.input_shape, model.inputs[0].dtype)
 
@@ -78,7 +80,7 @@ class FunctionalModel:
     def trace(training):
       @tf.function(autograph=False)
       def call(weights, features):
-        with _weights_replaced(model, weights):
+        with weights_replaced(model, weights):
           return model(features, training=training)
 
       return call.get_concrete_function(weights_spec, self.features_spec)
