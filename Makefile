@@ -29,10 +29,9 @@ help:  ## This list.
 	  Makefile
 
 .PHONY: demo
-demo: install  ## One run, Algorithm 1 on small data, into runs/demo-<time>.
+demo: install  ## Paper, sound and no privacy compared, into runs/demo-<time>.
 	@output=runs/demo-$$(date +%Y%m%d-%H%M%S) && mkdir -p runs && \
-	  $(VENV)/bin/python binaries/train.py --output_dir="$$output" $(ARGS) && \
-	  echo "The run is in $$output"
+	  $(VENV)/bin/python binaries/compare.py --output_dir="$$output" $(ARGS)
 
 .PHONY: test
 test: lint pytest  ## Everything that must hold: lint, then all tests.

@@ -16,6 +16,7 @@ from absl.testing import absltest, parameterized
 from tests.binaries import program_runner
 from tvdp_tf import privacy
 from tvdp_tf.learning import datasets
+from tvdp_tf.privacy import ledger_audit
 
 _COLUMNS = (
   'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds'
@@ -111,7 +112,7 @@ class OneRunTest(absltest.TestCase):
     self.assertEqual(self.privacy['unit'], 'example')
     self.assertEqual(self.privacy['adjacency'], 'replace-one')
     self.assertIs(self.privacy['sensitivity']['proven'], False)
-    worst = self.privacy['delivered']['server, worst client of this run']
+    worst = self.privacy['delivered']['server, worst client']
     self.assertGreater(worst['exact'], 10)
     self.assertEqual(worst['exact'], float(self.rows[-1]['delivered_epsilon']))
     self.assertLessEqual(worst['exact'], worst['pld'] + 1e-9)
@@ -128,6 +129,8 @@ class OneRunTest(absltest.TestCase):
         'checkpoints',
         'config.json',
         'curves.png',
+        'ledger.jsonl',
+        'ledger.jsonl.head',
         'metrics.csv',
         'model',
         'privacy.json',
@@ -159,6 +162,34 @@ class OneRunTest(absltest.TestCase):
     )
 
 
+class SoundRunTest(absltest.TestCase):
+  """A run whose guarantee holds."""
+
+  def test_statement_and_ledger_agree(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    result = program_runner.run(
+      'train.py',
+      f'--output_dir={folder}',
+      '--mechanism=gradient',
+      '--epsilon=3',
+      '--rounds=4',
+      '--refinement=budget',
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('epsilon = 3 at delta = 0.001 HOLDS', result.stdout)
+    statement = json.loads((folder / 'privacy.json').read_text())
+    self.assertIs(statement['holds'], True)
+    audit = ledger_audit.audit(folder / 'ledger.jsonl')
+    self.assertTrue(audit.head_verified)
+    self.assertTrue(audit.within_budget)
+    self.assertEqual(audit.head_hash, statement['ledger_head'])
+    self.assertEqual(
+      audit.worst_epsilon,
+      statement['delivered']['server, worst client']['exact'],
+    )
+    self.assertEqual(audit.rounds, statement['rounds'])
+
+
 class FlagsTest(parameterized.TestCase):
   @parameterized.parameters(
     (['--epsilon=0'], '--epsilon must be a finite number > 0, got 0.0'),
@@ -167,6 +198,14 @@ class FlagsTest(parameterized.TestCase):
     (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
     (['--users_per_round=11'], '--users_per_round must be an integer from 1'),
     (['--dataset=cats'], "--dataset must be one of digits, mnist, got 'cats'"),
+    (
+      ['--mechanism=gradient', '--calibration=printed'],
+      '--calibration must be one of exact, rdp, pld with mechanism gradient',
+    ),
+    (
+      ['--participation=poisson'],
+      '--participation must be one of uniform, balanced with mechanism paper',
+    ),
     (['--device=gpu'], '--device must be auto or cpu with runtime tff'),
     (
       ['--participation=balanced', '--users_per_round=3'],
@@ -241,7 +280,7 @@ class FailureTest(absltest.TestCase):
     # What was released is on record; what was not made is not there.
     statement = json.loads((folder / 'privacy.json').read_text())
     self.assertEqual(statement['rounds'], 1)
-    worst = statement['delivered']['server, worst client of this run']
+    worst = statement['delivered']['server, worst client']
     self.assertGreater(worst['exact'], 0)
     self.assertEqual(
       (folder / 'metrics.csv').read_text().splitlines(), [_COLUMNS]

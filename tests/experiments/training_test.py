@@ -122,6 +122,25 @@ class MnistTest(parameterized.TestCase):
     self.assertGreaterEqual(result.accuracy, 0.87)
     self.assertLessEqual(result.loss, 0.60)
 
+  @parameterized.parameters(
+    (3.0, 2.0, 0.5, 0.88, 0.42), (1.0, 1.0, 1.0, 0.845, 0.88862)
+  )
+  def test_a_guarantee_costs_no_utility(
+    self, epsilon, example_clip, learning_rate, accuracy, loss
+  ):
+    # The paper's best loss is .88862, at an epsilon of 10 that it claims.
+    result = self.train(
+      mechanism='gradient',
+      epsilon=epsilon,
+      example_l2_norm_clip=example_clip,
+      learning_rate=learning_rate,
+      theta=1.0,
+      rounds=30,
+    )
+    self.assertGreaterEqual(result.accuracy, accuracy)
+    self.assertLessEqual(result.loss, loss)
+    self.assertLessEqual(result.statement.epsilon, epsilon)
+
   def test_increasing_noise_is_worse(self):
     constant = self.train(learning_rate=0.05, theta=1.0, rounds=40)
     increasing = self.train(learning_rate=0.05, theta=1.1, rounds=40)

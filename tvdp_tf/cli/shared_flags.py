@@ -77,8 +77,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
 }
 
 
+NAMES = tuple(_FLAGS)
+
+
 def define(
-  names: Collection[str] = tuple(_FLAGS),
+  names: Collection[str] = NAMES,
 ) -> dict[str, flags.FlagHolder]:
   """Defines the flags of the given fields.
 

@@ -1,0 +1,78 @@
+"""Exit codes and the one line on the standard error."""
+
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+
+_PROGRAM = """
+from absl import flags
+from tvdp_tf import errors
+from tvdp_tf.cli import program, shared_flags
+
+FLAGS = shared_flags.define(['theta', 'dataset', 'rounds', 'calibration'])
+WHAT = flags.DEFINE_string('what', '', 'What happens.')
+
+def main():
+  if WHAT.value == 'usage':
+    raise errors.UsageError('theta must be positive,\\n got -1')
+  if WHAT.value == 'failure':
+    raise errors.TrainingFailedError('the loss is nan')
+  if WHAT.value == 'bug':
+    raise ZeroDivisionError('a bug')
+  if WHAT.value == 'interrupt':
+    raise KeyboardInterrupt
+  print(sorted(shared_flags.values(FLAGS).items()))
+
+program.run(main)
+"""
+
+
+def run(*arguments):
+  return subprocess.run(
+    [sys.executable, '-c', _PROGRAM, *arguments],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+class ProgramTest(parameterized.TestCase):
+  def test_values_without_those_left_to_the_settings(self):
+    result = run('--theta=0.5')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertEqual(
+      result.stdout.strip(),
+      "[('dataset', 'digits'), ('rounds', 10), ('theta', 0.5)]",
+    )
+
+  @parameterized.parameters(
+    ('--what=usage', 2, '--theta must be positive, got -1'),
+    ('--what=failure', 1, 'the loss is nan'),
+    ('--what=interrupt', 1, 'interrupted'),
+    ('--theta=big', 2, "--theta must be a number, got 'big'"),
+    ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
+    ('--dataset=x', 2, "--dataset must be one of digits, mnist, got 'x'"),
+    ('--wat=1', 2, "Unknown command line flag 'wat'"),
+    ('word', 2, "expected only flags, got 'word'"),
+  )
+  def test_one_line_and_the_exit_code(self, argument, code, line):
+    result = run(argument)
+    self.assertEqual(result.returncode, code)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertIn(f'error: {line}', result.stderr)
+    self.assertEmpty(result.stdout)
+
+  def test_a_bug_is_not_hidden(self):
+    result = run('--what=bug')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('Traceback', result.stderr)
+
+  def test_help_lists_the_flags(self):
+    result = run('--help')
+    self.assertEqual(result.returncode, 0)
+    self.assertIn('--what', result.stdout)
+
+
+if __name__ == '__main__':
+  absltest.main()
