@@ -206,7 +206,10 @@ class FlagsTest(parameterized.TestCase):
       ['--participation=poisson'],
       '--participation must be one of uniform, balanced with mechanism paper',
     ),
-    (['--device=gpu'], '--device must be auto or cpu with runtime tff'),
+    (
+      ['--device=gpu', '--runtime=tff'],
+      '--device must be auto or cpu with runtime tff',
+    ),
     (
       ['--participation=balanced', '--users_per_round=3'],
       '--users_per_round must divide users with balanced participation',
@@ -292,7 +295,11 @@ class FailureTest(absltest.TestCase):
     mark = f'TVDP_TF_TEST_MARK={os.getpid()}-{time.monotonic_ns()}'
     process = subprocess.Popen(
       program_runner.command(
-        'train.py', f'--output_dir={folder}', '--rounds=100000', '--theta=1'
+        'train.py',
+        f'--output_dir={folder}',
+        '--rounds=100000',
+        '--theta=1',
+        '--runtime=tff',
       ),
       env=dict(os.environ, **dict([mark.split('=')])),
       stdin=subprocess.DEVNULL,

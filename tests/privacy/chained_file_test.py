@@ -225,6 +225,7 @@ class CrashTest(ChainedFileTest):
         count = len(_chained_file.read(self.path).payloads)
         file, chain = ChainedFile.open(self.path)
         self.assertEqual(chain.payloads, _PAYLOADS[:count])
+        self.assertGreaterEqual(chain.head_count, promised)
       self.assertBetween(count, promised, promised + 1)
       survived.add((promised, count))
       file.append({'after': 'the crash'})

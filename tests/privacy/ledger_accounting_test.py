@@ -4,35 +4,60 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.privacy import ledger_cases
-from tvdp_tf.privacy import accounting, calibration, ledger, ledger_audit
+from tvdp_tf.privacy import (
+  _ledger_budget,
+  accounting,
+  calibration,
+  ledger,
+  ledger_audit,
+)
 from tvdp_tf.privacy.ledger import BudgetExceededError, LedgerError
 
 
+class ExactSumTest(parameterized.TestCase):
+  def test_sum_is_rounded_up(self):
+    # Sums of (1/z)^2: 1, and above 1 by 1e-60 and by 1/4.
+    self.assertTrue(_ledger_budget._within({2.0: 3, 4.0: 4}, 1.0))
+    self.assertFalse(_ledger_budget._within({3.0: 9, 1e30: 1}, 1.0))
+    self.assertFalse(_ledger_budget._within({2.0: 5}, 1.0))
+    self.assertTrue(_ledger_budget._within({5e-324: 1}, 5e-324))
+
+
 class PoissonTest(ledger_cases.LedgerTestCase):
-  def test_calibrated_schedule_fits_and_no_more(self):
+  # The best Renyi order is a small integer, a fraction, and above a thousand.
+  @parameterized.parameters((2.0, 0.1, 40), (30.0, 0.5, 3), (0.01, 0.1, 3))
+  def test_calibrated_schedule_fits_and_no_more(self, target, rate, rounds):
     planned = calibration.calibrate(
-      *(2.0, 1e-5, 0.97, 40, 1.0, 'rdp', 'poisson', 0.1)
+      *(target, 1e-5, 0.97, rounds, 1.0, 'rdp', 'poisson', rate)
     ).noise_multipliers(1.0)
-    header = ledger_cases.poisson_header(target_epsilon=2.0, clients=20)
+    header = ledger_cases.poisson_header(
+      target_epsilon=target, clients=20, sampling_rate=rate
+    )
     ledger_ = self.create(header)
     rng = np.random.default_rng(0)
     for m, z in enumerate(planned, start=1):
-      drawn = np.flatnonzero(rng.random(20) < 0.1)
+      drawn = np.flatnonzero(rng.random(20) < rate)
       ledger_.record(m, drawn, ledger_cases.fresh(), z)
     expected = accounting.delivered_epsilon(
-      planned, 1e-5, 'rdp', 'poisson', 0.1
+      planned, 1e-5, 'rdp', 'poisson', rate
     )
     # Whoever was drawn.
     np.testing.assert_array_equal(ledger_.epsilons(), [expected] * 20)
     self.assertFalse(ledger_.affordable(0, planned[-1]))
     self.assert_refused(
       BudgetExceededError,
-      'above its target 2.0',
+      f'above its target {target}',
       ledger_,
-      *(41, [3], ledger_cases.fresh(), planned[-1]),
+      *(rounds + 1, [3], ledger_cases.fresh(), planned[-1]),
     )
     self.assert_refused(
-      BudgetExceededError, '', ledger_, 41, [], ledger_cases.fresh(), 1.0
+      BudgetExceededError,
+      '',
+      ledger_,
+      rounds + 1,
+      [],
+      ledger_cases.fresh(),
+      planned[-1],
     )
     ledger_.close()
     audit = ledger_audit.audit(self.path())

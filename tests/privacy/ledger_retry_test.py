@@ -40,6 +40,18 @@ class RetryTest(ledger_cases.LedgerTestCase):
     ]
     np.testing.assert_array_equal(ledger_.epsilons(), expected)
 
+  def test_each_is_charged_for_its_own_noise(self):
+    ledger_ = self.create()
+    ids = ledger_cases.fresh(2)
+    ledger_.record(1, [0, 1], ids, [20.0, 30.0])
+    ledger_.record(1, [0, 1], [ids[0], *ledger_cases.fresh()], [20.0, 30.0])
+    ledger_.record(1, [1, 2], ledger_cases.fresh(2), [40.0, 50.0], 2)
+    expected = [
+      accounting.delivered_epsilon(z, 1e-5, 'exact')
+      for z in ([20.0], [30.0, 30.0, 40.0, 40.0], [50.0, 50.0])
+    ]
+    np.testing.assert_array_equal(ledger_.epsilons(), expected)
+
   @parameterized.named_parameters(
     ('client', {'clients': [1]}),
     ('round', {'round_number': 2}),

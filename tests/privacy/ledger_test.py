@@ -1,4 +1,7 @@
+import errno
 import math
+import os
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -6,6 +9,7 @@ from absl.testing import absltest, parameterized
 from tests.privacy import ledger_cases
 from tvdp_tf import errors
 from tvdp_tf.privacy import (
+  _ledger_state,
   accounting,
   calibration,
   gaussian,
@@ -201,6 +205,34 @@ class OpeningTest(ledger_cases.LedgerTestCase):
     ledger_.close()
     with self.assertRaisesRegex(LedgerError, 'is closed'):
       ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
+
+  def test_interrupted_record_counts_and_ends_the_writing(self):
+    ledger_ = self.create()
+    with (
+      mock.patch.object(
+        _ledger_state.LedgerState, 'apply', side_effect=KeyboardInterrupt
+      ),
+      self.assertRaises(KeyboardInterrupt),
+    ):
+      ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
+    with self.assertRaisesRegex(LedgerError, 'open it again'):
+      ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
+    with PrivacyLedger.open(self.path()) as ledger_:
+      self.assertEqual(
+        ledger_.epsilon(0),
+        accounting.delivered_epsilon([20.0], 1e-5, 'exact'),
+      )
+
+  def test_full_disk(self):
+    ledger_ = self.create()
+    failure = OSError(errno.ENOSPC, 'No space left on device')
+    with (
+      mock.patch.object(os, 'write', side_effect=failure),
+      self.assertRaisesRegex(LedgerError, 'No space left on device'),
+    ):
+      ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
+    with PrivacyLedger.open(self.path()) as ledger_:
+      self.assertEqual(ledger_.epsilon(0), 0.0)
 
   def test_unenforced_records_all(self):
     header = ledger_cases.header(

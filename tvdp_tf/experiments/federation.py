@@ -29,6 +29,9 @@ class Federation:
   examples: Sequence[np.ndarray]
   participation: participation.Participation
   public_seed: int
+  _user_data: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
 
   @property
   def examples_per_user(self) -> np.ndarray:
@@ -42,8 +45,17 @@ class Federation:
 
   def user_data(self, user: int) -> tuple[np.ndarray, np.ndarray]:
     """Features [n, ...] and labels [n] of a user."""
-    part = self.examples[user]
-    return self.dataset.train_features[part], self.dataset.train_labels[part]
+    if user not in self._user_data:
+      part = self.examples[user]
+      arrays = (
+        self.dataset.train_features[part],
+        self.dataset.train_labels[part],
+      )
+      for array in arrays:
+        # The compiled runtime keeps what cannot change on its device.
+        array.flags.writeable = False
+      self._user_data[user] = arrays
+    return self._user_data[user]
 
   def initial_model(self):
     """The Keras model that training starts from."""

@@ -17,7 +17,7 @@ SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = ('printed', 'tight', 'exact', 'rdp', 'pld')
 REFINEMENTS = ('none', 'theorem2', 'budget')
-RUNTIMES = ('tff',)
+RUNTIMES = ('compiled', 'tff')
 DEVICES = ('auto', 'cpu', 'gpu')
 
 
@@ -76,7 +76,7 @@ class TrainingSettings:
   calibration: str = ''
   refinement: str = 'none'
   alpha_d: float = 0.9
-  runtime: str = 'tff'
+  runtime: str = 'compiled'
   device: str = 'auto'
   seed: int | None = None
 

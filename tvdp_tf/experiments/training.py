@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from tvdp_tf import errors, federated, privacy
+from tvdp_tf import errors, federated, privacy, simulation
 from tvdp_tf.experiments import (
   export,
   federation,
@@ -288,6 +288,12 @@ async def _train(run: _Run, progress: bool) -> None:
   )
 
 
+def _runtime(settings: settings_lib.TrainingSettings):
+  if settings.runtime == 'tff':
+    return federated.local_runtime()
+  return simulation.compiled_runtime(settings.device)
+
+
 def train(
   settings: settings_lib.TrainingSettings,
   output_dir: pathlib.Path,
@@ -304,13 +310,14 @@ def train(
     The result.
 
   Raises:
-    UsageError: If a setting does not fit the data set, or `output_dir` exists
-      or cannot be written.
+    UsageError: If a setting does not fit the data set, `output_dir` exists or
+      cannot be written, or a GPU is asked for and there is none.
     DatasetUnavailableError: If the data set cannot be loaded.
     TrainingFailedError: If the loss is not finite, or no client has any budget
       left.
   """
   run_folder.check_absent(output_dir)
+  runtime = _runtime(settings)
   try:
     plan = plans.build(settings, federation.assemble(settings))
   except ValueError as error:
@@ -322,7 +329,7 @@ def train(
     ledger_lib.PrivacyLedger.create(
       output_dir / run_folder.LEDGER, plan.header
     ) as ledger,
-    federated.local_runtime(),
+    runtime,
   ):
     run = _Run(plan, ledger, digest, output_dir)
     try:

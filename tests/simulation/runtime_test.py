@@ -1,0 +1,211 @@
+"""The same computation on TFF's worker and in this process."""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import federated, privacy, simulation
+from tvdp_tf.federated import client_data
+from tvdp_tf.learning import datasets, models, noise, partitions
+from tvdp_tf.privacy import mechanisms
+
+SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=5, initial_stddev=0.02)
+MULTIPLIERS = privacy.GeometricSchedule(0.9, 5, 3.0)
+MECHANISMS = {
+  'paper': mechanisms.PaperMechanism(SCHEDULE, 4.0),
+  'laplace': mechanisms.LaplaceMechanism(0.01, 5, 4.0),
+  'gradient': mechanisms.GradientMechanism(MULTIPLIERS, 1.0),
+  'central': mechanisms.CentralMechanism(SCHEDULE, 0.5, 3.0, seed=4),
+  'none': mechanisms.NoMechanism(4.0),
+}
+
+
+def convolutional_model():
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer([8, 8, 1]),
+      # Without kinks, which would blow up what the kernels round differently.
+      tf.keras.layers.Conv2D(4, 3, activation='tanh'),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(10),
+    ]
+  )
+
+
+def build(mechanism, keras_model, local_steps=3):
+  return federated.build_learning_process(
+    federated.functional_model(models.MODELS['mlp'], keras_model),
+    mechanism,
+    local_steps=local_steps,
+    learning_rate=0.3,
+  )
+
+
+def make_users():
+  digits = datasets.load('digits')
+  parts = partitions.dirichlet(digits.train_labels[:300], 4, 1.0, seed=4)
+  users = [
+    (digits.train_features[part], digits.train_labels[part]) for part in parts
+  ]
+  for features, labels in users:
+    features.flags.writeable = labels.flags.writeable = False
+  return users
+
+
+def data_of(users, round_number):
+  return [
+    client_data.client_sequence(
+      features, labels, noise.seeded_noise_key(1, round_number, user), 0.01
+    )
+    for user, (features, labels) in enumerate(users)
+  ]
+
+
+def train(process, users, rounds=5):
+  state = process.initialize()
+  metrics = None
+  for m in range(1, rounds + 1):
+    # Cohorts of several sizes.
+    state, metrics = process.next(state, data_of(users[: 2 + m % 3], m))
+  return state, metrics
+
+
+class SameModelTest(parameterized.TestCase):
+  @parameterized.product(
+    mechanism=tuple(MECHANISMS), model=('mlp', 'convolutional')
+  )
+  def test_equals_the_worker(self, mechanism, model):
+    keras_model = (
+      models.MODELS['mlp'].build([8, 8, 1], 10, 1)
+      if model == 'mlp'
+      else convolutional_model()
+    )
+    process = build(MECHANISMS[mechanism], keras_model)
+    users = make_users()
+    with federated.local_runtime():
+      expected, expected_metrics = train(process, users)
+    with simulation.compiled_runtime('cpu'):
+      actual, metrics = train(process, users)
+    tf.nest.assert_same_structure(
+      actual.global_model_weights, expected.global_model_weights
+    )
+    self.assertIs(type(actual), type(expected))
+    self.assertIs(type(actual.aggregator), type(expected.aggregator))
+    for one, other in zip(
+      tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
+    ):
+      if np.array(one).dtype.kind not in 'iuf':
+        self.assertEqual(np.array(one), np.array(other))
+      else:
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    for one, other in zip(
+      tf.nest.flatten(metrics), tf.nest.flatten(expected_metrics), strict=True
+    ):
+      np.testing.assert_allclose(one, other, rtol=1e-4)
+
+  def test_many_local_steps(self):
+    process = build(
+      MECHANISMS['gradient'], models.MODELS['mlp'].build([8, 8, 1], 10, 1), 30
+    )
+    users = make_users()
+    with federated.local_runtime():
+      expected, _ = train(process, users, 1)
+    with simulation.compiled_runtime('cpu'):
+      actual, _ = train(process, users, 1)
+    for one, other in zip(
+      actual.global_model_weights.trainable,
+      expected.global_model_weights.trainable,
+      strict=True,
+    ):
+      np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+class CompiledRuntimeTest(parameterized.TestCase):
+  def test_a_round_beyond_the_schedule_is_an_error(self):
+    process = build(
+      mechanisms.PaperMechanism(privacy.GeometricSchedule(1.0, 1, 0.1), 4.0),
+      models.MODELS['mlp'].build([8, 8, 1], 10, 1),
+    )
+    users = make_users()
+    with simulation.compiled_runtime('cpu'):
+      state = process.next(process.initialize(), data_of(users, 1)).state
+      with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'no further round'
+      ):
+        process.next(state, data_of(users, 2))
+
+  def test_arrays_that_can_change_are_read_every_time(self):
+    process = build(
+      MECHANISMS['none'], models.MODELS['mlp'].build([8, 8, 1], 10, 1)
+    )
+    digits = datasets.load('digits')
+    users = [(digits.train_features[:200].copy(), digits.train_labels[:200])]
+    with simulation.compiled_runtime('cpu'):
+      state = process.initialize()
+      one = process.next(state, data_of(users, 1)).state
+      users[0][0][:] = 0
+      two = process.next(state, data_of(users, 1)).state
+    change = np.abs(
+      one.global_model_weights.trainable[0]
+      - two.global_model_weights.trainable[0]
+    ).max()
+    self.assertGreater(change, 1e-3)
+
+  def test_noise_without_a_key_is_fresh_for_every_client(self):
+    factory = federated.TimeVaryingGaussianFactory(
+      privacy.GeometricSchedule(1.0, 100, 1.0)
+    )
+    process = factory.create(
+      tff.TensorType(np.float32, [5000]), tff.TensorType(np.float32)
+    )
+    zeros = [np.zeros([5000], np.float32)] * 4
+    with simulation.compiled_runtime('cpu'):
+      state = process.initialize()
+      first = process.next(state, zeros, [1.0] * 4)
+      again = process.next(state, zeros, [1.0] * 4)
+    self.assertAlmostEqual(np.std(first.result), 0.5, delta=0.03)
+    correlation = np.corrcoef(first.result, again.result)[0, 1]
+    self.assertLess(abs(correlation), 0.06)
+
+  def test_plain_computations(self):
+    @tff.tensorflow.computation(np.int32, np.int32)
+    def difference(x, y):
+      return x - y
+
+    with simulation.compiled_runtime('cpu'):
+      self.assertEqual(int(difference(5, 3)), 2)
+
+  def test_leaves_the_context_as_it_was(self):
+    before = tff.framework.get_context_stack().current
+    with contextlib.suppress(RuntimeError), simulation.compiled_runtime('cpu'):
+      raise RuntimeError
+    self.assertIs(tff.framework.get_context_stack().current, before)
+
+  def test_gpu_that_is_not_there(self):
+    if tf.config.list_physical_devices('GPU'):
+      self.skipTest('there is a GPU')
+    with (
+      self.assertRaisesRegex(
+        simulation.DeviceUnavailableError, 'device must be auto or cpu'
+      ),
+      simulation.compiled_runtime('gpu'),
+    ):
+      pass
+
+  def test_sequences_of_several_elements_are_refused(self):
+    process = build(
+      MECHANISMS['none'], models.MODELS['mlp'].build([8, 8, 1], 10, 1)
+    )
+    users = make_users()
+    data = data_of(users, 1)
+    with simulation.compiled_runtime('cpu'):
+      state = process.initialize()
+      with self.assertRaisesRegex(ValueError, 'exactly one element'):
+        process.next(state, [data[0] + data[1]])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,225 @@
+"""A TFF TensorFlow computation as a TensorFlow function of this process.
+
+TFF keeps a computation as a serialized graph and the names of its parameters
+and results. Here that very graph is imported into a `tf.function`: the same
+nodes, no second implementation.
+
+A parameter that is a sequence of one element (a client's whole data set) is
+taken by its element's tensors: the graph is cut at the op that extracts them,
+so that no `tf.data` machinery runs.
+"""
+
+import collections
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.eager import context  # No public way to add functions.
+
+
+def _leaves(binding: Any) -> Iterator[tuple[str, str]]:
+  """Yields ('tensor' or 'sequence', tensor name) of a binding, in order."""
+  kind = binding.WhichOneof('binding')
+  if kind == 'struct':
+    for element in binding.struct.element:
+      yield from _leaves(element)
+  elif kind == 'tensor':
+    yield 'tensor', binding.tensor.tensor_name
+  elif kind == 'sequence':
+    yield 'sequence', binding.sequence.variant_tensor_name
+  elif kind is not None:
+    raise NotImplementedError(f'a parameter bound by {kind} is not supported')
+
+
+def _node_of(tensor_name: str) -> str:
+  return tensor_name.removeprefix('^').partition(':')[0]
+
+
+def _canonical(tensor_name: str) -> str:
+  """'x' and 'x:0' are the same tensor."""
+  return tensor_name if ':' in tensor_name else f'{tensor_name}:0'
+
+
+class _Graph:
+  """A graph definition, and edits that keep the tensors that matter."""
+
+  def __init__(self, graph_def: tf.compat.v1.GraphDef):
+    self.graph_def = graph_def
+    self.nodes = {node.name: node for node in graph_def.node}
+
+  def element_tensors(self, variant: str) -> list[str]:
+    """Names of the tensors of a sequence's single element, in tf.data's order.
+
+    Raises:
+      NotImplementedError: If the sequence is used otherwise.
+    """
+    aliases = {_canonical(variant)}
+    extracting = []
+    grown = True
+    while grown:
+      grown = False
+      for node in self.graph_def.node:
+        if not aliases & {_canonical(name) for name in node.input}:
+          continue
+        if node.op == 'Identity' and f'{node.name}:0' not in aliases:
+          aliases.add(f'{node.name}:0')
+          grown = True
+    for node in self.graph_def.node:
+      if aliases & {_canonical(name) for name in node.input}:
+        if node.op not in ('Identity', 'DatasetToSingleElement'):
+          raise NotImplementedError(
+            f'a client data set must be read by get_single_element, got an op '
+            f'{node.op}'
+          )
+        if node.op == 'DatasetToSingleElement':
+          extracting.append(node)
+    if len(extracting) != 1:
+      raise NotImplementedError(
+        'a client data set must be read once by get_single_element, got '
+        f'{len(extracting)} times'
+      )
+    node = extracting[0]
+    count = len(node.attr['output_types'].list.type)
+    return [f'{node.name}:{index}' for index in range(count)]
+
+  def spec(self, tensor_name: str) -> tf.TensorSpec:
+    """Type and shape of a parameter's tensor."""
+    node = self.nodes[_node_of(tensor_name)]
+    if node.op == 'Placeholder':
+      return tf.TensorSpec(
+        tf.TensorShape(node.attr['shape'].shape),
+        tf.as_dtype(node.attr['dtype'].type),
+      )
+    index = int(_canonical(tensor_name).partition(':')[2])
+    return tf.TensorSpec(
+      tf.TensorShape(node.attr['output_shapes'].list.shape[index]),
+      tf.as_dtype(node.attr['output_types'].list.type[index]),
+    )
+
+  def pruned(
+    self, feeds: Sequence[str], fetches: Sequence[str]
+  ) -> tf.compat.v1.GraphDef:
+    """The nodes between feeds and fetches, free to be placed anywhere."""
+    fed = {_node_of(name) for name in feeds}
+    waiting = collections.deque(_node_of(name) for name in fetches)
+    needed: set[str] = set()
+    while waiting:
+      name = waiting.popleft()
+      if name in needed or name in fed:
+        continue
+      needed.add(name)
+      waiting.extend(_node_of(i) for i in self.nodes[name].input)
+    result = tf.compat.v1.GraphDef()
+    result.versions.CopyFrom(self.graph_def.versions)
+    result.library.CopyFrom(self.graph_def.library)
+    for node in self.graph_def.node:
+      if node.name in needed:
+        copy = result.node.add()
+        copy.CopyFrom(node)
+        copy.device = ''
+        # Colocation with a node that is not imported.
+        copy.attr.pop('_class', None)
+        # Feeds are there before anything runs.
+        inputs = [
+          i for i in node.input if not (i.startswith('^') and i[1:] in fed)
+        ]
+        del copy.input[:]
+        copy.input.extend(inputs)
+    return result
+
+
+def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
+  """Gives the functions of a graph's library names that no other graph has.
+
+  The functions of a process share one registry. Two imports of one name share
+  an entry, and it goes when the first of them does.
+  """
+  suffix = f'_{uuid.uuid4().hex}'
+  names = {
+    function.signature.name: function.signature.name + suffix
+    for function in definition.library.function
+  }
+
+  def rename(nodes):
+    for node in nodes:
+      node.op = names.get(node.op, node.op)
+      for attribute in node.attr.values():
+        functions = [*attribute.list.func]
+        if attribute.WhichOneof('value') == 'func':
+          functions.append(attribute.func)
+        for function in functions:
+          function.name = names.get(function.name, function.name)
+
+  rename(definition.node)
+  for function in definition.library.function:
+    function.signature.name = names[function.signature.name]
+    # Names of its gradient, and of the pair that it was traced with.
+    function.attr.clear()
+    rename(function.node_def)
+  for gradient in definition.library.gradient:
+    gradient.function_name = names[gradient.function_name]
+    gradient.gradient_func = names[gradient.gradient_func]
+
+
+class GraphFunction:
+  """A function of flat tensors.
+
+  Attributes:
+    specs: Specs of the parameters' tensors, flat.
+    result_type: The TFF type of the result.
+  """
+
+  def __init__(self, computation: tff.framework.ConcreteComputation):
+    """Imports a computation.
+
+    Args:
+      computation: Of TensorFlow, without federated types.
+
+    Raises:
+      NotImplementedError: If it uses a sequence otherwise than by extracting
+        its single element, or needs initialization.
+    """
+    proto = tff.framework.serialize_computation(computation).tensorflow
+    if proto.initialize_op:
+      raise NotImplementedError('a computation with variables or tables')
+    graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(graph_def)
+    graph = _Graph(graph_def)
+    feeds: list[str] = []
+    for kind, name in _leaves(proto.parameter):
+      feeds.extend([name] if kind == 'tensor' else graph.element_tensors(name))
+    fetches = [name for _, name in _leaves(proto.result)]
+    self.specs = [graph.spec(name) for name in feeds]
+    self.result_type = computation.type_signature.result
+    definition = graph.pruned(feeds, fetches)
+    _with_own_functions(definition)
+    used = _inputs(definition)
+
+    @tf.function(autograph=False)
+    def call(*tensors):
+      by_name = dict(zip(map(_canonical, feeds), tensors, strict=True))
+      # A result may be a parameter as it is.
+      inner = [f for f in map(_canonical, fetches) if f not in by_name]
+      imported = tf.import_graph_def(
+        definition,
+        input_map={n: t for n, t in by_name.items() if n in used},
+        return_elements=inner,
+        name='',
+      )
+      by_name.update(zip(inner, imported, strict=True))
+      return [tf.identity(by_name[_canonical(name)]) for name in fetches]
+
+    # An import registers the library with the graph alone.
+    for function in definition.library.function:
+      context.context().add_function_def(function)
+    self._call = call.get_concrete_function(*self.specs)
+
+  def __call__(self, *tensors: Any) -> list[tf.Tensor]:
+    """Flat tensors in, flat tensors out."""
+    return self._call(*tensors)
+
+
+def _inputs(definition: tf.compat.v1.GraphDef) -> set[str]:
+  return {_canonical(name) for node in definition.node for name in node.input}

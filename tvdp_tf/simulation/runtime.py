@@ -1,0 +1,281 @@
+"""TFF computations in this process: no worker, no port, CPU or GPU.
+
+```
+with compiled_runtime():
+  state = process.initialize()
+  state = process.next(state, data).state
+```
+
+It is the very computation that TFF's worker would run. TFF compiles a process's
+`next` to a `MapReduceForm`: graphs to prepare the broadcast at the server, to
+work at a client, to accumulate, and to update the server's state. Here these
+graphs are imported (`graph_function`) and called one after the other. Memory
+does not grow with the size of a cohort: an update is accumulated, then
+forgotten.
+"""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf import errors
+from tvdp_tf.simulation import graph_function
+
+DEVICES = ('auto', 'cpu', 'gpu')
+
+# Smaller arrays are cheaper to copy than to look up.
+_RESIDENT_BYTES = 2**14
+
+
+class DeviceUnavailableError(errors.UsageError):
+  """A device was asked for that this machine or TensorFlow lacks."""
+
+
+def device_name(device: str) -> str:
+  """TensorFlow's name for one of `DEVICES`.
+
+  Raises:
+    DeviceUnavailableError: If a GPU is asked for and there is none.
+  """
+  has_gpu = bool(tf.config.list_physical_devices('GPU'))
+  if device == 'gpu' and not has_gpu:
+    raise DeviceUnavailableError(
+      "device must be auto or cpu where TensorFlow sees no GPU, got 'gpu'"
+    )
+  use_gpu = has_gpu and device != 'cpu'
+  return '/device:GPU:0' if use_gpu else '/device:CPU:0'
+
+
+def _compiler_config() -> tf.compat.v1.ConfigProto:
+  # Grappler would lower loops to a form that functions cannot hold.
+  config = tf.compat.v1.ConfigProto()
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  return config
+
+
+def _flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
+  """The leaves of a value of a TFF type without sequences, in TFF's order."""
+  if isinstance(type_spec, tff.FederatedType):
+    yield from _flatten(value, type_spec.member)
+  elif isinstance(type_spec, tff.StructType):
+    if isinstance(value, Mapping):
+      parts = [value[name] for name in tff.structure.name_list(type_spec)]
+    else:
+      parts = list(value)
+    for part, (_, part_type) in zip(
+      parts, tff.structure.iter_elements(type_spec), strict=True
+    ):
+      yield from _flatten(part, part_type)
+  else:
+    yield value
+
+
+def _pack(leaves: Iterable[Any], type_spec: tff.Type) -> Any:
+  if isinstance(type_spec, tff.FederatedType):
+    return _pack(leaves, type_spec.member)
+  if isinstance(type_spec, tff.StructType):
+    return tff.structure.Struct(
+      [
+        (name, _pack(leaves, part_type))
+        for name, part_type in tff.structure.iter_elements(type_spec)
+      ]
+    )
+  return next(iter(leaves))
+
+
+def _packed(leaves: Iterable[Any], type_spec: tff.Type) -> Any:
+  """Leaves in the Python containers that the type asks for."""
+  return tff.types.type_to_py_container(
+    _pack(iter(leaves), type_spec), type_spec
+  )
+
+
+class _Resident:
+  """Client data that is brought to the device once.
+
+  Only arrays that cannot change: those marked as read-only.
+  """
+
+  def __init__(self):
+    self._tensors: dict[int, tuple[np.ndarray, tf.Tensor]] = {}
+
+  def __call__(self, value: Any) -> Any:
+    fixed = (
+      isinstance(value, np.ndarray)
+      and not value.flags.writeable
+      and value.nbytes >= _RESIDENT_BYTES
+    )
+    if not fixed:
+      return value
+    held = self._tensors.get(id(value))
+    if held is None:
+      # The array is held too: its id stays its own.
+      held = self._tensors[id(value)] = (value, tf.constant(value))
+    return held[1]
+
+
+class _CompiledRound:
+  """A computation (state at server, data at clients) -> (state, output)."""
+
+  def __init__(
+    self,
+    computation: tff.framework.ConcreteComputation,
+    result_type: tff.Type,
+  ):
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+      computation, _compiler_config()
+    )
+    self._server_type, clients_type = computation.type_signature.parameter
+    self._client_type = clients_type.member
+    self._result_type = result_type
+    steps = {
+      name: graph_function.GraphFunction(getattr(form, name))
+      for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
+    }
+    self._prepare, self._work = steps['prepare'], steps['work']
+    self._zero, self._accumulate = steps['zero'], steps['accumulate']
+    self._report, self._update = steps['report'], steps['update']
+
+  def __call__(
+    self, server: Any, clients: Iterable[Any], resident: _Resident
+  ) -> Any:
+    state = list(_flatten(server, self._server_type))
+    broadcast = self._prepare(*state)
+    totals = self._zero()
+    for client in clients:
+      data = map(resident, self._client_leaves(client))
+      totals = self._accumulate(*totals, *self._work(*data, *broadcast))
+    return _packed(
+      self._update(*state, *self._report(*totals)), self._result_type
+    )
+
+  def _client_leaves(self, client: Any) -> list[Any]:
+    if not isinstance(self._client_type, tff.SequenceType):
+      return list(_flatten(client, self._client_type))
+    elements = list(client)
+    if len(elements) != 1:
+      raise ValueError(
+        'a client must bring a sequence of exactly one element, got '
+        f'{len(elements)}'
+      )
+    return tf.nest.flatten(elements[0])
+
+
+def _of_two(
+  comp: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  """The computation from (server, clients) to (server, output).
+
+  An aggregation process, for one, takes (state, value, weight) and returns
+  (state, result, measurements).
+  """
+  signature = comp.type_signature
+  server_type, *client_types = list(signature.parameter)
+  if len(client_types) == 1 and len(signature.result) == 2:
+    return comp
+
+  @tff.federated_computation(
+    server_type,
+    tff.FederatedType([t.member for t in client_types], tff.CLIENTS),
+  )
+  def call(server, clients):
+    result = comp(server, *[clients[i] for i in range(len(client_types))])
+    output = [result[i] for i in range(1, len(signature.result))]
+    return result[0], tff.federated_zip(output)
+
+  return call
+
+
+class CompiledContext(tff.framework.SyncContext):
+  """Runs TFF computations in this process; made by `compiled_runtime`.
+
+  It takes TensorFlow computations, initializers of processes, and computations
+  (state at the server, data at the clients) -> (state, output) with one round
+  of aggregation.
+  """
+
+  def __init__(self, device: str):
+    self._device = device_name(device)
+    self._compiled: dict[int, tuple[Any, Any]] = {}
+    self._resident = _Resident()
+
+  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    """Runs a computation; TFF calls this.
+
+    Args:
+      comp: The computation.
+      arg: Its argument, or None.
+
+    Returns:
+      Its result, tensors in the Python containers of its type.
+
+    Raises:
+      NotImplementedError: If the computation is of another form.
+    """
+    with tf.device(self._device):
+      if id(comp) not in self._compiled:
+        # The computation is held too: its id stays its own.
+        self._compiled[id(comp)] = (comp, self._compile(comp))
+      _, run = self._compiled[id(comp)]
+      return run(arg)
+
+  def _compile(self, comp: tff.framework.ConcreteComputation):
+    signature = comp.type_signature
+    if not tff.types.contains(
+      signature, lambda t: isinstance(t, tff.FederatedType)
+    ):
+      return self._plain(comp, comp)
+    if signature.parameter is None:
+      initialize = tff.backends.mapreduce.get_state_initialization_computation(
+        comp, _compiler_config()
+      )
+      return self._plain(initialize, comp)
+    round_ = _CompiledRound(_of_two(comp), signature.result)
+
+    def run(argument):
+      server, *clients = list(argument)
+      if len(clients) > 1:
+        clients = [list(zip(*clients, strict=True))]
+      return round_(server, clients[0], self._resident)
+
+    return run
+
+  def _plain(self, to_run, comp):
+    function = graph_function.GraphFunction(to_run)
+    signature = comp.type_signature
+
+    def run(argument):
+      leaves = []
+      if signature.parameter is not None:
+        leaves = list(_flatten(argument, signature.parameter))
+      return _packed(function(*leaves), signature.result)
+
+    return run
+
+
+def compiled_runtime(
+  device: str = 'auto',
+) -> contextlib.AbstractContextManager[CompiledContext]:
+  """Runs TFF computations of this thread in this process.
+
+  Args:
+    device: 'cpu', 'gpu', or 'auto' for a GPU where there is one.
+
+  Returns:
+    A context manager whose target is the context that its block has installed.
+
+  Raises:
+    DeviceUnavailableError: If a GPU is asked for and there is none.
+  """
+  context = CompiledContext(device)
+
+  @contextlib.contextmanager
+  def installed():
+    with tff.framework.get_context_stack().install(context):
+      yield context
+
+  return installed()
