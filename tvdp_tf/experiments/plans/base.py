@@ -16,6 +16,7 @@ from tvdp_tf.privacy import ledger, mechanisms
 # The views of the statements.
 SERVER_WORST = 'server, worst client'
 SERVER_MEDIAN = 'server, median client'
+OUTSIDER_WORST = 'outsider, worst client'
 
 _ACCOUNTANTS = ('exact', 'pld', 'rdp')
 _SEEDED = (

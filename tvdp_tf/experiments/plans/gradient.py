@@ -111,6 +111,8 @@ class GradientPlan(base.Plan):
       base.SERVER_WORST: base.delivered(multipliers[worst], settings.delta),
       base.SERVER_MEDIAN: base.delivered(multipliers[median], settings.delta),
     }
+    # Post-processing of what the server sees.
+    views[base.OUTSIDER_WORST] = views[base.SERVER_WORST]
     best = min(views[base.SERVER_WORST].values())
     holds = settings.seed is None and best <= settings.epsilon
     reason = (
@@ -130,7 +132,7 @@ class GradientPlan(base.Plan):
       adjacency=self.mechanism.adjacency,
       assumptions=(
         'the server is honest but curious: it sees who uploads what and when; '
-        'so an outsider, who sees less, learns no more',
+        'an outsider, who sees less, learns at most as much',
         'clients run this code and keep their noise secret',
         'the number of examples of each client, the cohorts and all settings '
         'are public and were not chosen by looking at the data',

@@ -10,7 +10,6 @@ from tvdp_tf.privacy import ledger, mechanisms
 
 _ALWAYS = 'server, a client that takes part in every round'
 _BEFORE = 'server, a client before the cohorts are drawn'
-_OUTSIDER = 'outsider, worst client'
 
 
 class PaperPlan(base.Plan):
@@ -129,7 +128,7 @@ class PaperPlan(base.Plan):
       base.SERVER_WORST: base.delivered(multipliers[worst], settings.delta),
       base.SERVER_MEDIAN: base.delivered(multipliers[median], settings.delta),
       _ALWAYS: base.delivered(always, settings.delta),
-      _OUTSIDER: self._outsider(history),
+      base.OUTSIDER_WORST: self._outsider(history),
     }
     if settings.participation == 'uniform' and settings.sampling_rate < 1:
       views[_BEFORE] = {
