@@ -2,6 +2,13 @@
 
 Without flags: the paper's settings. What is printed goes to --output_dir too,
 as plan.json, plan.csv (the convergence bound against the rounds) and plan.png.
+
+--estimate_contraction=PILOT measures the contraction and the initial gap from a
+run of train.py --mechanism=none on public data, in place of assuming them.
+
+--ledger=FILE plans nothing: it audits what a run has spent, from the ledger
+alone, and ends with 1 if the ledger is damaged or a target that it enforces is
+exceeded.
 """
 
 import pathlib
@@ -15,8 +22,9 @@ from tvdp_tf.experiments import planning_settings
 _DEFAULTS = planning_settings.PlanSettings
 
 _SHARED = (
-  *('users', 'users_per_round', 'epsilon', 'delta', 'theta', 'rounds'),
-  *('local_steps', 'l2_norm_clip', 'learning_rate'),
+  *('users', 'users_per_round', 'participation', 'epsilon', 'delta', 'theta'),
+  *('rounds', 'local_steps', 'l2_norm_clip', 'example_l2_norm_clip'),
+  *('learning_rate', 'calibration'),
 )
 
 
@@ -24,10 +32,9 @@ def _define() -> dict[str, flags.FlagHolder]:
   """The flags of `PlanSettings`; the defaults are the paper's, not train's."""
   holders = shared_flags.define(_SHARED)
   for name, holder in holders.items():
-    flags.set_default(holder, getattr(_DEFAULTS, name))
+    # Without a default the settings choose.
+    flags.set_default(holder, getattr(_DEFAULTS, name) or None)
   numbers = {
-    'example_l2_norm_clip': 'C_g, norm that per-example gradients are clipped'
-    ' to.',
     'contraction': 'A in (0, 1), by which a round without noise shrinks the'
     ' gap to the optimum.',
     'initial_gap': 'Theta, the gap F(w(0)) - F* before the first round.',
@@ -43,6 +50,7 @@ def _define() -> dict[str, flags.FlagHolder]:
   holders['dimension'] = flags.DEFINE_integer(
     'dimension', _DEFAULTS.dimension, 'd, number of model parameters.'
   )
+  # Not the shared flag: only these mechanisms can be planned.
   holders['mechanism'] = flags.DEFINE_enum(
     'mechanism',
     _DEFAULTS.mechanism,
@@ -50,63 +58,102 @@ def _define() -> dict[str, flags.FlagHolder]:
     'paper: noise on the parameters before upload; gradient: noise on the'
     ' clipped gradient of every local step.',
   )
-  holders['participation'] = flags.DEFINE_enum(
-    'participation',
-    None,
-    planning_settings.PARTICIPATIONS,
-    'uniform: K of U at random; balanced: everyone once in U/K rounds; poisson:'
-    ' each user with probability K/U. By default uniform for mechanism paper,'
-    ' balanced for gradient.',
-  )
-  holders['calibration'] = flags.DEFINE_enum(
-    'calibration',
-    None,
-    planning_settings.CALIBRATIONS['paper'],
-    'How the noise is set: printed (the default of mechanism paper) and tight'
-    " by the paper's unsound moment bound, exact (that of gradient), rdp and"
-    ' pld by an accountant.',
-  )
   return holders
 
 
 _SETTINGS = _define()
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
+_PILOT = flags.DEFINE_string(
+  'estimate_contraction',
+  None,
+  'Folder or metrics.csv of a run of train.py --mechanism=none on public data:'
+  ' measures --contraction and --initial_gap from its test loss.',
+)
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  "A run's ledger.jsonl: audits it instead of planning. Of the other flags only"
+  ' --output_dir may be given.',
+)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default nothing is written.'
 )
 
 
+def _given() -> frozenset[str]:
+  """The fields of the settings that the user has set."""
+  return frozenset(name for name in _SETTINGS if flags.FLAGS[name].present)
+
+
 def _settings() -> planning_settings.PlanSettings:
-  values = shared_flags.values(_SETTINGS)
   return planning_settings.PlanSettings(
-    **{name: value for name, value in values.items() if value is not None},
-    given=frozenset(name for name in values if flags.FLAGS[name].present),
+    **shared_flags.values(_SETTINGS), given=_given()
   )
 
 
-def main() -> None:
+def _plan(output_dir: pathlib.Path | None) -> None:
   """Makes, writes and prints the plan that the flags describe."""
-  output_dir = _OUTPUT_DIR.value
-  path = None if output_dir is None else pathlib.Path(output_dir)
-  try:
-    settings = _settings()
-    # SciPy and Matplotlib take half a second to import: flags come first.
-    from tvdp_tf.experiments import (  # noqa: PLC0415
-      planning_files,
-      planning_report,
-      planning_text,
-    )
+  settings = _settings()
+  # SciPy and Matplotlib take half a second to import: flags come first.
+  from tvdp_tf.experiments import (  # noqa: PLC0415
+    planning_files,
+    planning_folder,
+    planning_pilot,
+    planning_report,
+    planning_text,
+  )
 
-    if path is not None:
-      planning_files.check_folder(path)
-    report = planning_report.make_report(settings)
-    if path is not None:
-      planning_files.write(report, path)
+  if output_dir is not None:
+    planning_folder.check(output_dir)
+  pilot = None
+  if _PILOT.value is not None:
+    pilot = planning_pilot.read(_PILOT.value)
+  report = planning_report.make_report(settings, pilot)
+  if output_dir is not None:
+    planning_files.write(report, output_dir)
+  print(planning_text.describe(report))
+
+
+def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
+  """Audits a ledger, writes and prints what every client has spent."""
+  others = sorted(_given())
+  if _PILOT.value is not None:
+    others.append(_PILOT.name)
+  if others:
+    raise ValueError(
+      f'ledger must be given without --{others[0]}, got both: what it means is'
+      ' in the file'
+    )
+  if not pathlib.Path(ledger).is_file():
+    raise ValueError(f"ledger must be a run's ledger file, got {ledger!r}")
+  from tvdp_tf.experiments import (  # noqa: PLC0415
+    planning_folder,
+    planning_ledger,
+  )
+  from tvdp_tf.privacy import ledger_audit  # noqa: PLC0415
+
+  if output_dir is not None:
+    planning_folder.check(output_dir)
+  audit = ledger_audit.audit(ledger)
+  if output_dir is not None:
+    planning_ledger.write(audit, output_dir)
+  print(planning_ledger.describe(audit))
+  planning_ledger.check(audit)
+
+
+def main() -> None:
+  """Plans, or audits a ledger."""
+  path = _OUTPUT_DIR.value
+  output_dir = None if path is None else pathlib.Path(path)
+  try:
+    if _LEDGER.value is None:
+      _plan(output_dir)
+    else:
+      _audit(_LEDGER.value, output_dir)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  print(planning_text.describe(report))
-  if path is not None:
-    print(f'\nwritten to {path}')
+  if output_dir is not None:
+    print(f'\nwritten to {output_dir}')
 
 
 if __name__ == '__main__':

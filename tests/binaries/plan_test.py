@@ -6,27 +6,53 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
-_PLAN = pathlib.Path(__file__).resolve().parents[2] / 'binaries' / 'plan.py'
+from tests.binaries import program_runner
+from tests.privacy import ledger_cases
+from tvdp_tf import privacy
+from tvdp_tf.privacy import _chained_file, ledger
 
 
 def _run(*arguments, cwd=None):
+  return program_runner.run('plan.py', *arguments, cwd=cwd, timeout_s=60)
+
+
+def _loaded(cwd, *arguments):
+  """Runs the program in `cwd`; the last line is the TensorFlow it loaded."""
+  program = program_runner.command('plan.py')[-1]
+  script = f"""
+import runpy, sys
+sys.argv = ['plan.py', *{arguments!r}]
+try:
+  runpy.run_path({program!r}, run_name='__main__')
+except SystemExit as end:
+  assert not end.code, end.code
+loaded = {{name.split('.')[0] for name in sys.modules}}
+print(sorted(name for name in loaded if name.startswith(('tensor', 'keras'))))
+"""
   return subprocess.run(
-    [sys.executable, str(_PLAN), *arguments],
+    [sys.executable, '-c', script],
     capture_output=True,
     text=True,
-    stdin=subprocess.DEVNULL,
     cwd=cwd,
     timeout=60,
     check=False,
   )
 
 
-class PlanTest(parameterized.TestCase):
+class PlanTestCase(parameterized.TestCase):
   def _folder(self) -> pathlib.Path:
     return pathlib.Path(self.create_tempdir().full_path)
 
+  def _assert_one_line(self, result, code, message):
+    self.assertEqual(result.returncode, code, result.stderr)
+    self.assertEqual(result.stderr.count('\n'), 1)
+    self.assertStartsWith(result.stderr, f'plan.py: error: {message}')
+
+
+class PlanTest(PlanTestCase):
   def test_without_flags(self):
     folder = self._folder()
     result = _run(cwd=folder)
@@ -127,13 +153,23 @@ class PlanTest(parameterized.TestCase):
     ),
     ('--theta=1e-30 --rounds=1000', '--theta must leave the noise of all 1000'),
     ('--output_dir=.', "--output_dir must not exist yet, got '.'"),
+    ('--estimate_contraction=no', '--estimate_contraction must be the folder'),
+    ('--ledger=no', "--ledger must be a run's ledger file, got 'no'"),
+    ('--ledger=.', "--ledger must be a run's ledger file, got '.'"),
+    (
+      '--ledger=no --epsilon=10',
+      '--ledger must be given without --epsilon, got both',
+    ),
+    (
+      '--ledger=no --estimate_contraction=no',
+      '--ledger must be given without --estimate_contraction, got both',
+    ),
     ('rounds', "expected only flags, got 'rounds'"),
   )
   def test_bad_flags(self, arguments, message):
     result = _run(*arguments.split())
-    self.assertEqual((result.returncode, result.stdout), (2, ''))
-    self.assertEqual(result.stderr.count('\n'), 1)
-    self.assertStartsWith(result.stderr, f'plan.py: error: {message}')
+    self.assertEqual(result.stdout, '')
+    self._assert_one_line(result, 2, message)
 
   def test_output_folder_is_refused_and_left_alone(self):
     folder = self._folder()
@@ -141,32 +177,14 @@ class PlanTest(parameterized.TestCase):
     (folder / 'there' / 'mine').write_text('text')
     for output_dir in ('there', 'there/mine', 'there/mine/below'):
       result = _run(f'--output_dir={output_dir}', cwd=folder)
-      self.assertEqual((result.returncode, result.stdout), (2, ''))
-      self.assertEqual(result.stderr.count('\n'), 1)
-      self.assertStartsWith(result.stderr, 'plan.py: error: --output_dir must')
+      self.assertEqual(result.stdout, '')
+      self._assert_one_line(result, 2, '--output_dir must')
     self.assertEqual(os.listdir(folder), ['there'])
     self.assertEqual((folder / 'there' / 'mine').read_text(), 'text')
 
   def test_files_agree_and_tensorflow_stays_out(self):
     folder = self._folder()
-    script = f"""
-import runpy, sys
-sys.argv = ['plan.py', '--theta=0.95', '--output_dir=new/plan']
-try:
-  runpy.run_path({str(_PLAN)!r}, run_name='__main__')
-except SystemExit as end:
-  assert not end.code, end.code
-loaded = {{name.split('.')[0] for name in sys.modules}}
-print(sorted(name for name in loaded if name.startswith(('tensor', 'keras'))))
-"""
-    result = subprocess.run(
-      [sys.executable, '-c', script],
-      capture_output=True,
-      text=True,
-      cwd=folder,
-      timeout=60,
-      check=False,
-    )
+    result = _loaded(folder, '--theta=0.95', '--output_dir=new/plan')
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
     self.assertEqual(os.listdir(folder / 'new'), ['plan'])
@@ -206,6 +224,154 @@ print(sorted(name for name in loaded if name.startswith(('tensor', 'keras'))))
     )
     self.assertFalse(plan['statement']['holds'])
     self.assertIn('dimension', plan['assumed'])
+
+
+class PilotTest(PlanTestCase):
+  """Plans from runs whose contraction is known."""
+
+  def _pilot(self, contraction=0.85, points=30, stddev=0.002):
+    rounds = np.arange(1, points + 1)
+    losses = 0.4 + 2.3 * contraction**rounds
+    losses += stddev * np.random.default_rng(0).normal(size=points)
+    folder = self._folder()
+    with open(folder / 'metrics.csv', 'w', newline='') as file:
+      writer = csv.writer(file)
+      writer.writerow(['round', 'noise_stddev', 'test_loss', 'test_accuracy'])
+      writer.writerows([m, 0.0, x, 0.5] for m, x in enumerate(losses, 1))
+    return folder
+
+  def test_the_plan_is_that_of_the_true_contraction(self):
+    pilot = self._pilot()
+    out = self._folder() / 'plan'
+    result = _loaded(
+      pilot,
+      *('--estimate_contraction=metrics.csv', '--calibration=exact'),
+      f'--output_dir={out}',
+    )
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertEqual(result.stdout.splitlines()[-1], '[]')
+    self.assertIn('  measured from metrics.csv\n', result.stdout)
+    self.assertCountEqual(
+      os.listdir(out), ['plan.json', 'plan.csv', 'plan.png', 'contraction.png']
+    )
+    plan = json.loads((out / 'plan.json').read_text())
+    low, high = plan['measured']['contraction_interval']
+    self.assertBetween(0.85, low, high)
+    self.assertLess(high - low, 0.005)
+    self.assertNotIn('contraction', plan['assumed'])
+    # The best plan in closed form, for the true A and Theta.
+    budget = plan['plan']['objective']['budget']
+    weight = plan['plan']['objective']['noise_weight']
+    best = privacy.optimal_plan(0.85, 2.3, budget, weight)
+    optimal = plan['plan']['optimal']
+    self.assertAlmostEqual(optimal['theta'], best.theta, delta=2e-3)
+    self.assertAlmostEqual(optimal['rounds_real'], best.real, delta=0.3)
+    # It spends the target, and no more.
+    m = np.arange(optimal['rounds'])
+    stddevs = optimal['sigma'] * optimal['theta'] ** (m / 2)
+    multipliers = stddevs / plan['sensitivity']['value']
+    delivered = privacy.delivered_epsilon(multipliers, 1e-3, 'exact')
+    self.assertAlmostEqual(delivered, 10, places=9)
+    self.assertIn(
+      f'  --theta={optimal["theta"]:.6g} --rounds={optimal["rounds"]}\n'
+      '  for epsilon = 10 at delta = 0.001, calibration exact: sigma of round 1'
+      f' =\n  {optimal["sigma"]:.6g}, of round {optimal["rounds"]} ='
+      f' {stddevs[-1]:.6g}\n',
+      result.stdout,
+    )
+
+  def test_what_cannot_be_used(self):
+    pilot = self._pilot()
+    text = (pilot / 'metrics.csv').read_text()
+    (pilot / 'noisy.csv').write_text(text.replace('7,0.0', '7,0.1', 1))
+    (pilot / 'short.csv').write_text('\n'.join(text.splitlines()[:5]))
+    for flags, message in (
+      ('=noisy.csv', 'noise_stddev is 0.1 in round 7, but a pilot must have'),
+      ('=short.csv', 'rounds must be 5 or more, got 4'),
+    ):
+      result = _run(f'--estimate_contraction{flags}', cwd=pilot)
+      self.assertEqual(result.stdout, '')
+      self._assert_one_line(result, 2, '--estimate_contraction must be the')
+      self.assertIn(message, result.stderr)
+    result = _run('--estimate_contraction=.', '--contraction=0.9', cwd=pilot)
+    self._assert_one_line(
+      result, 2, '--contraction must not be given where it is measured, got 0.9'
+    )
+    self.assertLen(os.listdir(pilot), 3)
+
+
+class LedgerTest(PlanTestCase):
+  """Audits ledgers that were written by the library."""
+
+  def _ledger(self, clients=25, noise_multiplier=30.0, **changes):
+    """Client i takes part in rounds 1 to i + 1; the folder and the head."""
+    folder = self._folder()
+    header = ledger_cases.header(clients=clients, **changes)
+    path = folder / 'ledger.jsonl'
+    with ledger.PrivacyLedger.create(path, header) as ledger_:
+      for m in range(1, clients + 1):
+        taking = range(m - 1, clients)
+        ids = ledger_cases.fresh(len(taking))
+        ledger_.record(m, taking, ids, noise_multiplier)
+      return folder, ledger_.epsilons(), ledger_.head_hash
+
+  def test_within_the_target(self):
+    folder, epsilons, head_hash = self._ledger()
+    result = _loaded(folder, '--ledger=ledger.jsonl', '--output_dir=audit')
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertEqual(result.stdout.splitlines()[-1], '[]')
+    self.assertIn('all are within it', result.stdout)
+    self.assertIn('Head of the chain: verified', result.stdout)
+    self.assertIn(f'\n  ledger_head {head_hash}\n', result.stdout)
+    self.assertIn('and 5 more, epsilon = ', result.stdout)
+    self.assertIn('written to audit', result.stdout)
+    with open(folder / 'audit' / 'ledger_audit.csv', newline='') as file:
+      rows = list(csv.DictReader(file))
+    # Worst first, and those are who took part most.
+    self.assertEqual([int(r['client']) for r in rows], list(range(24, -1, -1)))
+    self.assertEqual([float(r['epsilon']) for r in rows], [*epsilons[::-1]])
+
+  def test_above_the_target(self):
+    limits = {'noise_multiplier': 3.0, 'clients': 4}
+    folder, _, _ = self._ledger(enforced=False, **limits)
+    path = str(folder / 'ledger.jsonl')
+    result = _run(f'--ledger={path}')
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertIn(
+      '(recorded, not enforced): 4 of them are ABOVE', result.stdout
+    )
+    payloads = _chained_file.read(path).payloads
+    payloads[0]['enforced'] = True
+    ledger_cases.forge(path, payloads)
+    result = _run(f'--ledger={path}', f'--output_dir={folder}/audit')
+    self._assert_one_line(result, 1, f'{path}: 4 of 4 clients are above the')
+    # What was found is told all the same.
+    self.assertEqual(result.stdout.count('ABOVE the target'), 4)
+    self.assertTrue((folder / 'audit' / 'ledger_audit.csv').is_file())
+
+  def test_tampering(self):
+    folder, _, _ = self._ledger(clients=4)
+    path = folder / 'ledger.jsonl'
+    content, lines = path.read_bytes(), path.read_bytes().splitlines(True)
+    for damaged, message in (
+      (content.replace(b'30.0', b'90.0', 1), 'line 2: its hash is wrong'),
+      (b''.join(lines[:-1]), 'cut off'),
+      (b''.join([lines[0], *lines[2:]]), 'line 2: its hash is wrong'),
+      (content[:-40], 'cut off'),
+      (b'', ''),
+      (b'{}\n', 'line 1: '),
+    ):
+      path.write_bytes(damaged)
+      result = _run(f'--ledger={path}', f'--output_dir={folder}/audit')
+      self.assertEqual(result.stdout, '')
+      self._assert_one_line(result, 1, f'{path}')
+      self.assertIn(message, result.stderr)
+    path.write_bytes(content)
+    (folder / 'ledger.jsonl.head').unlink()
+    result = _run(f'--ledger={path}')
+    self._assert_one_line(result, 1, f'{path}: its head is missing')
+    self.assertIn('NOT verified', result.stdout)
+    self.assertEqual(os.listdir(folder), ['ledger.jsonl'])
 
 
 if __name__ == '__main__':

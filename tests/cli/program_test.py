@@ -52,7 +52,11 @@ class ProgramTest(parameterized.TestCase):
     ('--what=interrupt', 1, 'interrupted'),
     ('--theta=big', 2, "--theta must be a number, got 'big'"),
     ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
-    ('--dataset=x', 2, "--dataset must be one of digits, mnist, got 'x'"),
+    (
+      '--dataset=x',
+      2,
+      "--dataset must be one of digits, mnist, fashion_mnist, cifar10, adult, got 'x'",
+    ),
     ('--wat=1', 2, "Unknown command line flag 'wat'"),
     ('word', 2, "expected only flags, got 'word'"),
   )

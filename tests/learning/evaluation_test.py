@@ -21,6 +21,40 @@ class ModelsTest(parameterized.TestCase):
       model(x + y) - zero, (model(x) - zero) + (model(y) - zero), atol=1e-5
     )
 
+  def test_cnn_is_lenet(self):
+    self.assertEqual(
+      models.build_cnn([32, 32, 3], 10, seed=0).count_params(), 62006
+    )
+    self.assertEqual(
+      models.build_cnn([28, 28, 1], 10, seed=0).count_params(), 44426
+    )
+
+  def test_svm_is_linear_and_its_loss_the_hinge(self):
+    model = models.build_svm([108], 2, seed=0)
+    self.assertEqual(model.count_params(), 109)
+    spec = models.MODELS['svm']
+    labels = np.array([0, 1, 1, 0], np.int32)
+    scores = np.array([[-2.0], [0.5], [-1.0], [0.25]], np.float32)
+    # Margins 2, .5, -1, -.25.
+    self.assertAlmostEqual(
+      float(spec.loss(labels, scores)), (0 + 0.5 + 2 + 1.25) / 4, places=6
+    )
+    self.assertGreater(spec.l2_regularization, 0)
+
+  @parameterized.parameters(
+    (
+      models.build_svm,
+      [8, 8, 1],
+      10,
+      'model must be mlp or cnn for 10 classes',
+    ),
+    (models.build_cnn, [8, 8, 1], 10, 'model must be mlp or svm for inputs'),
+    (models.build_cnn, [108], 2, 'model must be mlp or svm for inputs'),
+  )
+  def test_refuses_data_that_does_not_fit(self, build, shape, classes, message):
+    with self.assertRaisesRegex(ValueError, message):
+      build(shape, classes, 0)
+
   def test_seed_fixes_the_weights(self):
     weights = [
       models.build_mlp([8], 3, seed).get_weights() for seed in (1, 1, 2)
@@ -51,6 +85,22 @@ class EvaluatorTest(parameterized.TestCase):
     losses = log_sum - logits[np.arange(size), labels]
     self.assertAlmostEqual(loss, losses.mean(), places=5)
     self.assertAlmostEqual(accuracy, (logits.argmax(1) == labels).mean())
+
+
+class ScoreTest(absltest.TestCase):
+  def test_the_sign_of_a_score_is_the_class(self):
+    model = models.build_svm([2], 2, seed=0)
+    features = np.array([[1, 0], [0, 1], [3, 1]], np.float32)
+    evaluator = evaluation.Evaluator(
+      functional.FunctionalModel(model),
+      models.MODELS['svm'].loss,
+      features,
+      np.array([1, 0, 0], np.int32),
+    )
+    weights = [np.array([[1.0], [-1.0]], np.float32), np.zeros(1, np.float32)]
+    loss, accuracy = evaluator.evaluate(weights)
+    self.assertAlmostEqual(accuracy, 2 / 3, places=6)
+    self.assertAlmostEqual(loss, (0 + 0 + 3) / 3, places=6)
 
 
 if __name__ == '__main__':

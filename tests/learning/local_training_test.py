@@ -70,6 +70,21 @@ class LocalStepsTest(parameterized.TestCase):
     norm = np.sqrt(sum((np.array(w) ** 2).sum() for w in actual))
     self.assertLessEqual(norm, clip * (1 + 1e-12))
 
+  def test_l2_regularization_shrinks_the_weights(self):
+    stepped = local_training.local_steps(
+      lambda weights, features, labels: 0.0 * tf.reduce_sum(weights[0]),
+      [tf.constant([2.0, -1.0])],
+      tf.zeros([1, 1]),
+      tf.zeros([1]),
+      num_steps=3,
+      learning_rate=0.5,
+      l2_norm_clip=None,
+      l2_regularization=0.2,
+    )
+    np.testing.assert_allclose(
+      stepped[0], np.array([2, -1]) * 0.9**3, rtol=1e-6
+    )
+
   def test_weights_that_the_loss_ignores_stay(self):
     weights = [tf.constant([1.0]), tf.constant([2.0])]
     stepped = local_training.gradient_step(

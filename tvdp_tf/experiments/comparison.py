@@ -1,10 +1,10 @@
 """The same data and target epsilon under several mechanisms."""
 
 import csv
-import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib import pyplot as plt
 
@@ -140,7 +140,7 @@ def _draw(
 
 
 def settings_of(
-  mechanisms: Sequence[str], values: Mapping[str, object]
+  mechanisms: Sequence[str], values: Mapping[str, Any]
 ) -> list[settings_lib.TrainingSettings]:
   """The settings of several runs that differ in their mechanism alone.
 
@@ -151,16 +151,7 @@ def settings_of(
     raise ValueError(
       f'mechanisms must be distinct names, got {",".join(mechanisms)!r}'
     )
-  base = settings_lib.TrainingSettings()
   return [
-    dataclasses.replace(
-      base,
-      **{
-        'participation': '',
-        'calibration': '',
-        **values,
-        'mechanism': mechanism,
-      },
-    )
+    settings_lib.TrainingSettings(**{**values, 'mechanism': mechanism})
     for mechanism in mechanisms
   ]

@@ -101,7 +101,7 @@ def assemble(
   if settings.participation == 'poisson' and settings.seed is None:
     # Amplification rests on it being a secret: it is written nowhere.
     cohort_seed = secrets.randbits(63)
-  return Federation(
+  federation = Federation(
     dataset=dataset,
     spec=spec,
     examples=examples,
@@ -110,3 +110,5 @@ def assemble(
     ),
     public_seed=public_seed,
   )
+  federation.initial_model()  # A model that does not fit is an error now.
+  return federation

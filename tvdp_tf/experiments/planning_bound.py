@@ -73,6 +73,23 @@ class ThetaPlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Alternative:
+  """What were best if A and Theta were others, at the same budget.
+
+  Attributes:
+    contraction: A.
+    initial_gap: Theta.
+    best: The best plan there.
+    bound: There, of the plan that is best here.
+  """
+
+  contraction: float
+  initial_gap: float
+  best: BoundPoint
+  bound: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Objective:
   """The bound as a function of theta and rounds.
 
@@ -182,6 +199,17 @@ class Objective:
       self.contraction, self.initial_gap, self.budget, self.noise_weight
     )
     return plan.real, self.point(plan.theta, self._limited_blocks(plan.rounds))
+
+  def alternative(
+    self, plan: BoundPoint, contraction: float, initial_gap: float
+  ) -> Alternative:
+    """What is best, and what `plan` comes to, at another A and Theta."""
+    other = dataclasses.replace(
+      self, contraction=contraction, initial_gap=initial_gap
+    )
+    _, best = other.optimal()
+    bound = other.point(plan.theta, plan.rounds).bound
+    return Alternative(contraction, initial_gap, best, bound)
 
 
 def objective(

@@ -1,15 +1,12 @@
 """A plan as files: `plan.json`, `plan.csv` and `plan.png`.
 
-The folder appears whole or not at all: it is written beside its place and
-renamed.
+With a pilot also `contraction.png`, its loss curve and the fit.
 """
 
 import csv
 import json
 import math
-import os
 import pathlib
-import shutil
 
 import matplotlib
 
@@ -18,17 +15,26 @@ matplotlib.use('Agg')  # No screen is needed.
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
-from tvdp_tf.experiments import planning_report
-from tvdp_tf.privacy import statement as statement_lib
+from tvdp_tf.experiments import (
+  planning_folder,
+  planning_pilot_plot,
+  planning_report,
+)
 
 JSON = 'plan.json'
 CSV = 'plan.csv'
 PICTURE = 'plan.png'
+PILOT_PICTURE = 'contraction.png'
 COLUMNS = ('theta', 'rounds', 'bound', 'decay', 'noise', 'sigma')
 
 # What lies higher than this above the start says only that it diverges.
 _HEADROOM = 3.0
 _FEW = 12
+_ORIGINS = {
+  'given': '',
+  'assumed': ' (assumed)',
+  'measured': ' (measured)',
+}
 _BEST_COLOR = 'tab:red'
 _COLORS = (
   *('tab:blue', 'tab:orange', 'tab:green', 'tab:purple', 'tab:brown'),
@@ -36,49 +42,22 @@ _COLORS = (
 )
 
 
-def check_folder(path: pathlib.Path) -> None:
-  """Checks that the folder can be created.
-
-  Args:
-    path: The folder.
-
-  Raises:
-    ValueError: If there is something at `path`, or no folder can be made there.
-  """
-  if os.path.lexists(path):
-    raise ValueError(f'output_dir must not exist yet, got {str(path)!r}')
-  above = path.absolute().parent
-  while not os.path.lexists(above):
-    above = above.parent
-  if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-    raise ValueError(f'output_dir must be writable, got {str(path)!r}')
-
-
 def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
-  """Creates the folder with the three files.
+  """Creates the folder with its files.
 
   Args:
     report: The plan.
-    path: The folder, see `check_folder`.
+    path: The folder, see `planning_folder.check`.
 
   Raises:
     ValueError: If the folder exists or cannot be written.
   """
-  check_folder(path)
-  path = path.absolute()
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  try:
-    temporary.mkdir(parents=True)
-    _write_json(report, temporary / JSON)
-    _write_csv(report, temporary / CSV)
-    _draw(report, temporary / PICTURE)
-    os.rename(temporary, path)
-  except OSError as error:
-    raise ValueError(
-      f'output_dir must be writable, got {str(path)!r}: {error.strerror}'
-    ) from error
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+  with planning_folder.create(path) as folder:
+    _write_json(report, folder / JSON)
+    _write_csv(report, folder / CSV)
+    _draw(report, folder / PICTURE)
+    if report.pilot is not None:
+      planning_pilot_plot.draw(report.pilot, folder / PILOT_PICTURE)
 
 
 def _write_json(report, path: pathlib.Path) -> None:
@@ -97,21 +76,20 @@ def _write_csv(report, path: pathlib.Path) -> None:
 
 def _title(report) -> str:
   settings = report.settings
-  target = statement_lib.format_epsilon(settings.epsilon)
   worth = 'guaranteed' if report.statement.holds else 'claimed, not guaranteed'
   return (
     f'Convergence bound at one budget: mechanism {settings.mechanism},'
-    f' calibration {settings.calibration}\nepsilon = {target} ({worth}), delta'
-    f' = {settings.delta:g}, {settings.users_per_round} of {settings.users}'
-    f' users a round, {settings.participation}'
+    f' calibration {settings.calibration}\n'
+    f'epsilon = {settings.epsilon:g} ({worth}), delta = {settings.delta:g},'
+    f' {settings.users_per_round} of {settings.users} users a round,'
+    f' {settings.participation}'
   )
 
 
 def _footer(report) -> str:
   settings = report.settings
   inputs = (
-    f'{name} = {getattr(settings, name):g}'
-    f'{" (assumed)" if name in settings.assumed else ""}'
+    f'{name} = {getattr(settings, name):g}{_ORIGINS[settings.origin(name)]}'
     for name in settings.open_inputs
   )
   texts = list(inputs)
@@ -161,12 +139,16 @@ def _set_axes(report, axis) -> None:
     _HEADROOM * report.settings.initial_gap, 2 * report.optimal.bound
   )
   axis.set_yscale('log')
-  axis.set_ylim(0.8 * min(shown), 1.2 * min(max(shown), ceiling))
+  top = 1.2 * min(max(shown), ceiling)
+  axis.set_ylim(0.8 * min(shown), top)
+  # No empty paper to the right of where the last curve leaves the picture.
+  last = max(p.rounds for p in [report.optimal, *report.curve] if p.bound < top)
+  most = max(point.rounds for point in report.curve)
+  axis.set_xlim(0, 1.05 * min(most, 1.5 * last + 1))
   axis.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 3, 5)))
   axis.yaxis.set_major_formatter(ticker.FormatStrFormatter('%g'))
   axis.yaxis.set_minor_formatter(ticker.FormatStrFormatter('%g'))
   axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-  axis.set_xlim(left=0)
   axis.set_xlabel('rounds M')
   axis.set_ylabel('bound of F(w(M)) - F* (log scale)')
   axis.grid(alpha=0.3, which='both')

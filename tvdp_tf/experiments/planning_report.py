@@ -13,6 +13,7 @@ from tvdp_tf import privacy
 from tvdp_tf.experiments import (
   planning_bound,
   planning_noise,
+  planning_pilot,
   planning_settings,
 )
 
@@ -44,6 +45,9 @@ class PlanReport:
     optimal: The best plan of all.
     plans: What each theta costs, in ascending order of theta.
     curve: The bound of each of these thetas against the number of rounds.
+    pilot: What A and Theta were measured from; None if they were not.
+    alternatives: What were best if A were at either end of its interval; empty
+      without a pilot.
   """
 
   settings: planning_settings.PlanSettings
@@ -59,6 +63,8 @@ class PlanReport:
   optimal: planning_bound.BoundPoint
   plans: tuple[planning_bound.ThetaPlan, ...]
   curve: tuple[planning_bound.BoundPoint, ...]
+  pilot: planning_pilot.Pilot | None = None
+  alternatives: tuple[planning_bound.Alternative, ...] = ()
 
   @property
   def asked(self) -> planning_bound.ThetaPlan:
@@ -75,6 +81,7 @@ class PlanReport:
     result: dict[str, object] = {
       'settings': settings.to_json_dict(),
       'assumed': list(settings.assumed),
+      'measured': self.pilot and self.pilot.to_json_dict(),
       'sensitivity': rule.to_json_dict(),
       'proven_sensitivity': self.proven_rule
       and self.proven_rule.to_json_dict(),
@@ -96,6 +103,7 @@ class PlanReport:
         'optimal': (
           dataclasses.asdict(self.optimal) | {'rounds_real': self.optimal_real}
         ),
+        'alternatives': [dataclasses.asdict(a) for a in self.alternatives],
         'thetas': [dataclasses.asdict(plan) for plan in self.plans],
       },
       'curve': [dataclasses.asdict(point) for point in self.curve],
@@ -207,18 +215,56 @@ def _curve(
   )
 
 
-def make_report(settings: planning_settings.PlanSettings) -> PlanReport:
+def _alternatives(
+  objective: planning_bound.Objective,
+  optimal: planning_bound.BoundPoint,
+  pilot: planning_pilot.Pilot | None,
+) -> tuple[planning_bound.Alternative, ...]:
+  if pilot is None:
+    return ()
+  estimate = pilot.estimate
+  ends = zip(
+    estimate.contraction_interval, estimate.initial_gap_at_interval, strict=True
+  )
+  return tuple(objective.alternative(optimal, a, gap) for a, gap in ends)
+
+
+def _measured(
+  settings: planning_settings.PlanSettings, pilot: planning_pilot.Pilot
+) -> planning_settings.PlanSettings:
+  for name in planning_settings.MEASURED:
+    if name in settings.given:
+      raise ValueError(
+        f'{name} must not be given where it is measured, got'
+        f' {getattr(settings, name)!r}'
+      )
+  return dataclasses.replace(
+    settings,
+    contraction=pilot.estimate.contraction,
+    initial_gap=pilot.estimate.initial_gap,
+    measured_from=pilot.path,
+  )
+
+
+def make_report(
+  settings: planning_settings.PlanSettings,
+  pilot: planning_pilot.Pilot | None = None,
+) -> PlanReport:
   """Makes the plan.
 
   Args:
     settings: What to plan for.
+    pilot: What to measure A and Theta from, in place of those of the settings.
 
   Returns:
     The report.
 
   Raises:
-    ValueError: If the chosen calibration cannot meet the target.
+    ValueError: If the chosen calibration cannot meet the target, or A or Theta
+      is both given and measured.
   """
+  if pilot is not None:
+    settings = _measured(settings, pilot)
   rule = planning_noise.sensitivity_rule(settings)
   schedule = planning_noise.calibrated_schedule(settings, settings.calibration)
   views = planning_noise.delivered_views(settings, schedule)
@@ -254,4 +300,6 @@ def make_report(settings: planning_settings.PlanSettings) -> PlanReport:
     optimal=optimal,
     plans=plans,
     curve=_curve(objective, plans),
+    pilot=pilot,
+    alternatives=_alternatives(objective, optimal, pilot),
   )

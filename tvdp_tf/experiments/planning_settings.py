@@ -45,6 +45,7 @@ _OPEN_INPUTS = {
     'dimension',
   ),
 }
+MEASURED = ('contraction', 'initial_gap')
 _UNUSED = {
   'paper': ('example_l2_norm_clip', 'learning_rate'),
   'gradient': ('l2_norm_clip',),
@@ -77,6 +78,8 @@ class PlanSettings:
       random.
     smoothness: L.
     dimension: d, number of parameters; 25450 is the paper's 784-32-10.
+    measured_from: The pilot's file that `contraction` and `initial_gap` were
+      measured from; empty if they were not.
     given: Names of the fields that the user has set. A default of what the
       paper does not state is assumed.
 
@@ -102,6 +105,7 @@ class PlanSettings:
   initial_gap: float = 2.3
   smoothness: float = 1.0
   dimension: int = 25450
+  measured_from: str = ''
   given: frozenset[str] = frozenset()
 
   def __post_init__(self):
@@ -177,15 +181,25 @@ class PlanSettings:
     """The inputs of this plan that the paper does not state."""
     return _OPEN_INPUTS[self.mechanism]
 
+  def origin(self, name: str) -> str:
+    """Where the value of an open input is from, in a word."""
+    if self.measured_from and name in MEASURED:
+      return 'measured'
+    return 'given' if name in self.given else 'assumed'
+
   @property
   def assumed(self) -> tuple[str, ...]:
     """The inputs of this plan that nobody has stated."""
-    return tuple(name for name in self.open_inputs if name not in self.given)
+    return tuple(n for n in self.open_inputs if self.origin(n) == 'assumed')
 
   @property
   def unused(self) -> tuple[str, ...]:
     """What the user has set and this mechanism has no use for."""
     return tuple(n for n in _UNUSED[self.mechanism] if n in self.given)
+
+  def states(self, name: str) -> bool:
+    """Whether the plan says anything of a field: it has a use, or was set."""
+    return name in self.given or name not in _UNUSED[self.mechanism]
 
   def to_json_dict(self) -> dict[str, object]:
     """Every setting, resolved."""

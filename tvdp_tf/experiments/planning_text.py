@@ -1,13 +1,14 @@
 """A plan in words, for a terminal: aligned lines of at most 80 characters."""
 
 import math
-import textwrap
 from collections.abc import Sequence
 
-from tvdp_tf.experiments import planning_noise, planning_report
-from tvdp_tf.privacy import statement as statement_lib
-
-_WIDTH = 80
+from tvdp_tf.experiments import planning_layout as layout
+from tvdp_tf.experiments import (
+  planning_noise,
+  planning_pilot_text,
+  planning_report,
+)
 
 _MEANINGS = {
   'examples_per_user': 'n = |D_k|, of the smallest user',
@@ -18,35 +19,6 @@ _MEANINGS = {
   'smoothness': 'L',
   'dimension': 'd, number of parameters',
 }
-
-
-def _wrap(text: str, indent: int = 2, first: str = '') -> list[str]:
-  start = ' ' * indent + first
-  return textwrap.wrap(
-    text,
-    _WIDTH,
-    initial_indent=start,
-    subsequent_indent=' ' * len(start),
-    break_on_hyphens=False,
-  )
-
-
-def _table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-  """Aligned rows; the first `left` columns and the last to the left."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  last = len(widths) - 1
-  return [
-    '  '
-    + '  '.join(
-      cell.ljust(width) if i < left or i == last else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in rows
-  ]
-
-
-def _epsilon(value: float | None) -> str:
-  return '-' if value is None else statement_lib.format_epsilon(value)
 
 
 def _setting(report: planning_report.PlanReport) -> list[str]:
@@ -62,7 +34,7 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
   )
   lines = [
     'Setting',
-    *_table(
+    *layout.table(
       [
         ('mechanism', f'{settings.mechanism}: {where}'),
         (
@@ -85,17 +57,22 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
   ]
   if settings.unused:
     names = ', '.join(f'--{name}' for name in settings.unused)
-    lines += _wrap(f'not used by mechanism {settings.mechanism}: {names}')
+    lines += layout.wrap(f'not used by mechanism {settings.mechanism}: {names}')
   rows = [
     (
       f'--{name}',
       f'{getattr(settings, name):g}',
-      'assumed' if name in settings.assumed else 'given',
+      settings.origin(name),
       _MEANINGS[name],
     )
     for name in settings.open_inputs
   ]
-  return [*lines, '', 'Inputs that the paper does not state', *_table(rows)]
+  return [
+    *lines,
+    '',
+    'Inputs that the paper does not state',
+    *layout.table(rows),
+  ]
 
 
 def _sensitivity(report: planning_report.PlanReport) -> list[str]:
@@ -104,11 +81,11 @@ def _sensitivity(report: planning_report.PlanReport) -> list[str]:
   lines = [
     f'Sensitivity ({rule.adjacency}, one {rule.unit})',
     f'  {rule.formula} = {rule.value:.6g}: {status}',
-    *_wrap(rule.reason, 4),
+    *layout.wrap(rule.reason, 4),
   ]
   other = report.proven_rule
   if other is not None:
-    lines += _wrap(
+    lines += layout.wrap(
       f'proven for this upload: {other.formula} = {other.value:.6g},'
       f' {other.value / rule.value:.6g} times larger, and the noise with it',
       4,
@@ -151,7 +128,7 @@ def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
       cells = tuple(f'{end:.6g}' for end in ends)
     rows.append(
       (
-        *(noise.calibration, *cells, _epsilon(noise.delivered)),
+        *(noise.calibration, *cells, layout.epsilon(noise.delivered)),
         '<- chosen' if chosen else '',
       )
     )
@@ -165,20 +142,22 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
     'gradient': f'the mean gradient, {settings.local_steps} releases a round',
   }[settings.mechanism]
   ends = sorted(report.schedule.stddev(m) for m in (1, settings.rounds))
-  lines = [f'Noise stddev sigma on {on}', *_table(_noise_rows(report))]
-  lines += _wrap(
+  lines = [f'Noise stddev sigma on {on}', *layout.table(_noise_rows(report))]
+  lines += layout.wrap(
     f'sigma ranges from {ends[0]:.6g} to {ends[1]:.6g}, a factor of'
     f' {ends[1] / ends[0]:.6g}; z = sigma / sensitivity'
   )
-  lines += _wrap(f'delivers: the exact epsilon to {_calibrated_to(report)}')
+  lines += layout.wrap(
+    f'delivers: the exact epsilon to {_calibrated_to(report)}'
+  )
   if settings.mechanism == 'gradient':
     scale = settings.learning_rate * settings.local_steps**0.5
-    lines += _wrap(
+    lines += layout.wrap(
       f'the plan below takes it to the upload times eta sqrt(tau) = {scale:.6g}'
     )
   for noise in report.noise:
     verdict = 'sound' if noise.sound else 'UNSOUND'
-    lines += _wrap(f'{noise.calibration}: {verdict}, {noise.note}')
+    lines += layout.wrap(f'{noise.calibration}: {verdict}, {noise.note}')
   return lines
 
 
@@ -186,29 +165,30 @@ def _delivered_notes(report: planning_report.PlanReport) -> list[str]:
   settings = report.settings
   lines = []
   if not report.rule.proven:
-    lines += _wrap(
+    lines += layout.wrap(
       'conditional: only if the sensitivity held, which is not proven'
     )
   if len(report.views) > 1:
     block = settings.users / settings.users_per_round
-    lines += _wrap(
+    lines += layout.wrap(
       f'balanced: each user once in a block of U/K = {block:g} rounds; visible:'
       ' K of U at random, and the server sees whom; averaged: over that'
       ' selection, before it is drawn'
     )
   if any(None in view.epsilons.values() for view in report.views):
-    lines += _wrap('-: no such accountant, or too many noise levels for it')
+    lines += layout.wrap(
+      '-: no such accountant, or too many noise levels for it'
+    )
   if report.moment_claim is not None:
     worth = (
       'a CLAIM, not a bound (false for q < 1)'
       if settings.sampling_rate < 1
       else 'a bound, since q = 1'
     )
-    lines += _wrap(
-      f"the paper's moment bound: {_epsilon(report.moment_claim)}, {worth}"
-    )
+    claim = layout.epsilon(report.moment_claim)
+    lines += layout.wrap(f"the paper's moment bound: {claim}, {worth}")
   if len(report.views) > 1:
-    lines += _wrap(planning_report.POISSON_CAVEAT, first='NOT GRANTED: ')
+    lines += layout.wrap(planning_report.POISSON_CAVEAT, first='NOT GRANTED: ')
   return lines
 
 
@@ -216,12 +196,14 @@ def _delivered(report: planning_report.PlanReport) -> list[str]:
   settings = report.settings
   rows: list[tuple[str, ...]] = [('', *planning_noise.ACCOUNTANTS, '')]
   for view in report.views:
-    epsilons = (_epsilon(view.epsilons[n]) for n in planning_noise.ACCOUNTANTS)
+    epsilons = (
+      layout.epsilon(view.epsilons[n]) for n in planning_noise.ACCOUNTANTS
+    )
     rows.append((view.title, *epsilons, view.promise))
   return [
     f'Delivered epsilon at delta = {settings.delta:g}, calibration'
     f' {settings.calibration}',
-    *_table(rows),
+    *layout.table(rows),
     *_delivered_notes(report),
   ]
 
@@ -231,14 +213,14 @@ def _verdict(report: planning_report.PlanReport) -> list[str]:
   verdict = 'HOLDS' if statement.holds else 'NO GUARANTEE'
   lines = [
     f'Verdict: {verdict}',
-    *_wrap(
-      f'epsilon = {_epsilon(statement.target_epsilon)} at delta ='
+    *layout.wrap(
+      f'epsilon = {statement.target_epsilon:g} at delta ='
       f' {statement.delta:g} for one {statement.unit} ({statement.adjacency}):'
       f' {statement.reason}'
     ),
   ]
   for assumption in statement.assumptions:
-    lines += _wrap(assumption, first='- ')
+    lines += layout.wrap(assumption, first='- ')
   return lines
 
 
@@ -282,25 +264,25 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
   )
   lines = [
     'Plan: bound of F(w(M)) - F* = decay + noise, all at the same budget',
-    *_table(_plan_rows(report)),
-    *_wrap(
+    *layout.table(_plan_rows(report)),
+    *layout.wrap(
       f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds} (M* ='
       f' {report.optimal_real:.2f}), sigma of round 1 = {optimal.sigma:.6g},'
       f' bound {optimal.bound:#.4g} ({why})'
     ),
-    *_wrap(
+    *layout.wrap(
       f'asked: theta = {settings.theta:.6g}, M = {settings.rounds}, sigma of'
       f' round 1 = {report.asked.asked.sigma:.6g}, bound'
       f' {report.asked.asked.bound:#.4g}'
     ),
   ]
   if not report.statement.holds:
-    lines += _wrap(
+    lines += layout.wrap(
       'the budget is what the chosen calibration spends: no guarantee'
     )
   names = [n for n in settings.assumed if n != 'examples_per_user']
   if names:
-    lines += _wrap(
+    lines += layout.wrap(
       f'it rests on what is assumed ({", ".join(names)}): use it to compare'
       ' plans, not to predict a loss'
     )
@@ -309,5 +291,8 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
 
 def describe(report: planning_report.PlanReport) -> str:
   """The whole report in words, several lines."""
-  parts = (_setting, _sensitivity, _noise, _delivered, _verdict, _plan)
+  parts = [_setting, _sensitivity, _noise, _delivered, _verdict, _plan]
+  if report.pilot is not None:
+    parts.insert(1, planning_pilot_text.measurement)
+    parts.append(planning_pilot_text.proposal)
   return '\n\n'.join('\n'.join(part(report)) for part in parts)

@@ -11,7 +11,7 @@ from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import datasets, participation
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
-MODELS = ('mlp',)
+MODELS = ('mlp', 'svm', 'cnn')
 MECHANISMS = ('paper', 'gradient', 'central', 'laplace', 'none')
 SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)

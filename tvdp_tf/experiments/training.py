@@ -80,6 +80,7 @@ class _Run:
       plan.mechanism,
       local_steps=self.settings.local_steps,
       learning_rate=self.settings.learning_rate,
+      l2_regularization=self.fed.spec.l2_regularization,
     )
     self.evaluator = evaluation.Evaluator(
       functional.FunctionalModel(initial_model),

@@ -93,6 +93,7 @@ def _local_trainer(
   local_steps: int,
   learning_rate: float,
   l2_norm_clip: float | None,
+  l2_regularization: float,
 ) -> _Trainer:
   loss_fn = _loss_fn(model)
 
@@ -105,6 +106,7 @@ def _local_trainer(
       num_steps=local_steps,
       learning_rate=learning_rate,
       l2_norm_clip=l2_norm_clip,
+      l2_regularization=l2_regularization,
     )
 
   return train
@@ -115,6 +117,7 @@ def build_projected(
   *,
   local_steps: int,
   learning_rate: float,
+  l2_regularization: float,
   l2_norm_clip: float,
   keyed: bool,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -124,13 +127,16 @@ def build_projected(
     model: The model.
     local_steps: tau.
     learning_rate: eta.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
     l2_norm_clip: C.
     keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed.
 
   Returns:
     The process.
   """
-  train = _local_trainer(model, local_steps, learning_rate, l2_norm_clip)
+  train = _local_trainer(
+    model, local_steps, learning_rate, l2_norm_clip, l2_regularization
+  )
 
   def train_batch(weights, batch):
     update = tuple(train(weights, batch))
@@ -146,9 +152,12 @@ def build_difference(
   *,
   local_steps: int,
   learning_rate: float,
+  l2_regularization: float,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Plain full-batch steps; brings w_k - w(m-1), to be clipped and summed."""
-  train = _local_trainer(model, local_steps, learning_rate, None)
+  train = _local_trainer(
+    model, local_steps, learning_rate, None, l2_regularization
+  )
 
   def train_batch(weights, batch):
     trained = train(weights, batch)
@@ -173,6 +182,7 @@ def build_private(
   *,
   local_steps: int,
   learning_rate: float,
+  l2_regularization: float,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Steps on clipped, noisy gradients; brings the local model.
 
@@ -186,6 +196,7 @@ def build_private(
     mechanism: The schedule and the clip.
     local_steps: tau, so many releases a round.
     learning_rate: eta.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
   Returns:
     The process.
@@ -212,6 +223,7 @@ def build_private(
       example_l2_norm_clip=mechanism.example_l2_norm_clip,
       noise_stddev=noise_multiplier * batch['noise_scale'],
       noise_key=batch['noise_key'],
+      l2_regularization=l2_regularization,
     )
     return tff.learning.templates.ClientResult(
       update=tuple(trained), update_weight=_num_examples(batch)

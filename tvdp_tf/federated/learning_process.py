@@ -114,6 +114,7 @@ def build_learning_process(
   *,
   local_steps: int,
   learning_rate: float,
+  l2_regularization: float = 0.0,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated training under a mechanism.
 
@@ -122,6 +123,7 @@ def build_learning_process(
     mechanism: What hides the examples.
     local_steps: tau, full-batch steps in a round, at least 1.
     learning_rate: eta.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. `next(state, data)` takes a
@@ -135,6 +137,9 @@ def build_learning_process(
   steps = {
     'local_steps': _validate.integer('local_steps', local_steps),
     'learning_rate': _validate.positive('learning_rate', learning_rate),
+    'l2_regularization': _validate.non_negative(
+      'l2_regularization', l2_regularization
+    ),
   }
   parts = _parts(model, mechanism, steps)
   weights_type = models.weights_type(model)

@@ -5,7 +5,9 @@ download. The others are read through TensorFlow Datasets (TFDS).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,14 +57,17 @@ def _load_digits(data_dir: str | None) -> Dataset:
   )
 
 
-def _load_tfds(name: str, data_dir: str | None) -> Dataset:
+def _read_tfds(
+  name: str, data_dir: str | None, make_builder: Callable[..., Any]
+) -> tuple[Any, Any, int]:
+  """(train, test) as arrays by column, and the number of classes."""
   import tensorflow_datasets as tfds  # noqa: PLC0415
 
   tfds.disable_progress_bar()
   try:
-    builder = tfds.builder(name, data_dir=data_dir)
+    builder = make_builder(data_dir=data_dir)
     builder.download_and_prepare()
-    (train, test) = (
+    train, test = (
       tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
       for split in ('train', 'test')
     )
@@ -73,19 +78,47 @@ def _load_tfds(name: str, data_dir: str | None) -> Dataset:
       f'could not be downloaded and prepared there: '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
+  return train, test, builder.info.features['label'].num_classes
+
+
+def _dataset(name: str, train, test, num_classes: int, encode) -> Dataset:
   return Dataset(
     name=name,
-    train_features=train['image'].astype(np.float32) / np.float32(255),
+    train_features=encode(train),
     train_labels=train['label'].astype(np.int32),
-    test_features=test['image'].astype(np.float32) / np.float32(255),
+    test_features=encode(test),
     test_labels=test['label'].astype(np.int32),
-    num_classes=builder.info.features['label'].num_classes,
+    num_classes=num_classes,
   )
+
+
+def _load_images(name: str, data_dir: str | None) -> Dataset:
+  """Any classification data set of images of one size that TFDS has."""
+
+  def make_builder(data_dir):
+    import tensorflow_datasets as tfds  # noqa: PLC0415
+
+    return tfds.builder(name, data_dir=data_dir)
+
+  parts = _read_tfds(name, data_dir, make_builder)
+  return _dataset(
+    name, *parts, lambda columns: columns['image'].astype(np.float32) / 255
+  )
+
+
+def _load_adult(data_dir: str | None) -> Dataset:
+  from tvdp_tf.learning import adult  # noqa: PLC0415
+
+  parts = _read_tfds('adult', data_dir, adult.Adult)
+  return _dataset('adult', *parts, adult.encode)
 
 
 _LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'digits': _load_digits,
-  'mnist': lambda data_dir: _load_tfds('mnist', data_dir),
+  'mnist': functools.partial(_load_images, 'mnist'),
+  'fashion_mnist': functools.partial(_load_images, 'fashion_mnist'),
+  'cifar10': functools.partial(_load_images, 'cifar10'),
+  'adult': _load_adult,
 }
 DATASETS = tuple(_LOADERS)
 

@@ -40,7 +40,10 @@ class Evaluator:
     def totals(weights, batch_features, batch_labels):
       outputs = model(weights, batch_features)
       size = tf.cast(tf.shape(batch_labels)[0], tf.float32)
-      predicted = tf.argmax(outputs, axis=-1, output_type=batch_labels.dtype)
+      if outputs.shape[-1] == 1:
+        predicted = tf.cast(outputs[:, 0] > 0, batch_labels.dtype)
+      else:
+        predicted = tf.argmax(outputs, axis=-1, output_type=batch_labels.dtype)
       correct = tf.reduce_sum(
         tf.cast(tf.equal(predicted, batch_labels), tf.float32)
       )

@@ -170,7 +170,7 @@ def ghost_clipped_sum(
       total, taps, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     squares = []
-    kernels = []
+    kernels: list[tf.Tensor | None] = []
     for layer, value, delta in zip(tapped.layers, inputs, deltas, strict=True):
       if _is_dense(layer):
         kernels.append(None)

@@ -33,6 +33,21 @@ def project(weights: Weights, l2_norm_clip: float) -> list[tf.Tensor]:
   return [weight * tf.cast(scale, weight.dtype) for weight in weights]
 
 
+def descend(
+  weights: Weights,
+  gradients: Weights,
+  learning_rate: float,
+  l2_regularization: float,
+) -> list[tf.Tensor]:
+  """One step: w - eta (gradient + lambda w)."""
+  return [
+    weight
+    - tf.constant(learning_rate, weight.dtype)
+    * (gradient + tf.constant(l2_regularization, weight.dtype) * weight)
+    for weight, gradient in zip(weights, gradients, strict=True)
+  ]
+
+
 def gradient_step(
   loss_fn: LossFn,
   weights: Weights,
@@ -41,6 +56,7 @@ def gradient_step(
   *,
   learning_rate: float,
   l2_norm_clip: float | None,
+  l2_regularization: float = 0.0,
 ) -> list[tf.Tensor]:
   """One full-batch gradient step, then the projection if there is a clip."""
   weights = list(weights)
@@ -50,10 +66,7 @@ def gradient_step(
   gradients = tape.gradient(
     loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
   )
-  stepped = [
-    weight - tf.constant(learning_rate, weight.dtype) * gradient
-    for weight, gradient in zip(weights, gradients, strict=True)
-  ]
+  stepped = descend(weights, gradients, learning_rate, l2_regularization)
   return stepped if l2_norm_clip is None else project(stepped, l2_norm_clip)
 
 
@@ -66,6 +79,7 @@ def local_steps(
   num_steps: int,
   learning_rate: float,
   l2_norm_clip: float | None,
+  l2_regularization: float = 0.0,
 ) -> list[tf.Tensor]:
   """Runs `num_steps` calls of `gradient_step` from `weights`.
 
@@ -77,6 +91,7 @@ def local_steps(
     num_steps: tau, at least 1.
     learning_rate: eta.
     l2_norm_clip: C, or None for no projection.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
   Returns:
     The local model w_k(tau m), tensors of the same shapes and dtypes.
@@ -91,6 +106,7 @@ def local_steps(
       labels,
       learning_rate=learning_rate,
       l2_norm_clip=l2_norm_clip,
+      l2_regularization=l2_regularization,
     )
 
   return repeat(step, weights, num_steps)

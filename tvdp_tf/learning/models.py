@@ -17,13 +17,17 @@ class ModelSpec:
   Attributes:
     name: The word of `--model`.
     build: (input shape, number of classes, seed) -> an uncompiled Keras model
-      of outputs [n, classes]; equal arguments give equal weights.
+      of outputs [n, classes], or [n, 1] for the score of the second of two
+      classes; equal arguments give equal weights.
     loss: Keras loss of (labels [n], outputs [n, classes]), averaged over n.
+    l2_regularization: lambda: training adds lambda/2 ||w||^2 to the loss. It
+      does not depend on the data, so it is added beside clipping and noise.
   """
 
   name: str
   build: Callable[[Sequence[int], int, int], tf.keras.Model]
   loss: tf.keras.losses.Loss
+  l2_regularization: float = 0.0
 
 
 def build_mlp(
@@ -53,13 +57,96 @@ def build_mlp(
   )
 
 
+def build_svm(
+  input_shape: Sequence[int], num_classes: int, seed: int
+) -> tf.keras.Model:
+  """A linear support vector machine: one score, its sign the class.
+
+  Raises:
+    ValueError: If there are not two classes.
+  """
+  if num_classes != 2:
+    raise ValueError(
+      f'model must be mlp or cnn for {num_classes} classes, got svm'
+    )
+  del seed  # The problem is convex: it starts from zero.
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(1, name='score', kernel_initializer='zeros'),
+    ],
+    name='svm',
+  )
+
+
+def build_cnn(
+  input_shape: Sequence[int], num_classes: int, seed: int
+) -> tf.keras.Model:
+  """The paper's CNN: two 5x5 convolutions, three dense layers, ReLU.
+
+  The paper gives no widths. These are LeNet-5's: 6 and 16 maps, each pooled
+  2x2, then 120 and 84 units.
+
+  Raises:
+    ValueError: If the input is not an image [height, width, channels] of at
+      least 16 x 16.
+  """
+  if len(input_shape) != 3 or min(input_shape[:2]) < 16:
+    raise ValueError(
+      'model must be mlp or svm for inputs that are not images of at least '
+      f'16 x 16, got cnn for {tuple(input_shape)}'
+    )
+  layers = tf.keras.layers
+
+  def initializer(offset):
+    return tf.keras.initializers.GlorotUniform(seed=seed + offset)
+
+  def dense(units, offset, activation=None):
+    return layers.Dense(
+      units, activation, kernel_initializer=initializer(offset)
+    )
+
+  def convolution(filters, offset):
+    return layers.Conv2D(
+      filters, 5, activation='relu', kernel_initializer=initializer(offset)
+    )
+
+  return tf.keras.Sequential(
+    [
+      layers.InputLayer(input_shape=tuple(input_shape)),
+      convolution(6, 0),
+      layers.MaxPool2D(),
+      convolution(16, 1),
+      layers.MaxPool2D(),
+      layers.Flatten(),
+      dense(120, 2, 'relu'),
+      dense(84, 3, 'relu'),
+      dense(num_classes, 4),
+    ],
+    name='cnn',
+  )
+
+
+def _cross_entropy() -> tf.keras.losses.Loss:
+  return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class _Hinge(tf.keras.losses.Loss):
+  """mean(max(0, 1 - y s)), y = -1 or +1 for labels 0 and 1."""
+
+  def call(self, labels, scores):
+    signs = 2 * tf.cast(tf.reshape(labels, [-1]), scores.dtype) - 1
+    return tf.nn.relu(1 - signs * tf.squeeze(scores, axis=-1))
+
+
 MODELS = {
   spec.name: spec
   for spec in (
+    ModelSpec(name='mlp', build=build_mlp, loss=_cross_entropy()),
     ModelSpec(
-      name='mlp',
-      build=build_mlp,
-      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      name='svm', build=build_svm, loss=_Hinge(), l2_regularization=1e-3
     ),
+    ModelSpec(name='cnn', build=build_cnn, loss=_cross_entropy()),
   )
 }

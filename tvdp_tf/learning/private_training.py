@@ -23,6 +23,7 @@ def private_local_steps(
   example_l2_norm_clip: float,
   noise_stddev: tf.Tensor,
   noise_key: tf.Tensor,
+  l2_regularization: float = 0.0,
   microbatch_size: int = clipping.MICROBATCH_SIZE,
 ) -> list[tf.Tensor]:
   """Runs `num_steps` gradient steps, each on a fresh noisy mean gradient.
@@ -38,6 +39,8 @@ def private_local_steps(
     noise_stddev: Scalar, standard deviation of the noise on each value of the
       mean gradient.
     noise_key: int64 tensor [2], used for this client in this round alone.
+    l2_regularization: lambda of lambda/2 ||w||^2, whose gradient is added after
+      the noise.
     microbatch_size: How many examples are worked on at a time.
 
   Returns:
@@ -58,9 +61,8 @@ def private_local_steps(
       noise_key,
       release=index,
     )
-    return [
-      weight - tf.constant(learning_rate, weight.dtype) * gradient
-      for weight, gradient in zip(current, gradients, strict=True)
-    ]
+    return local_training.descend(
+      current, gradients, learning_rate, l2_regularization
+    )
 
   return local_training.repeat(step, weights, num_steps)

@@ -1,0 +1,50 @@
+"""How reports are laid out for a terminal of 80 characters."""
+
+import textwrap
+from collections.abc import Sequence
+
+from tvdp_tf.privacy import statement as statement_lib
+
+_WIDTH = 80
+
+
+def wrap(text: str, indent: int = 2, first: str = '') -> list[str]:
+  """The lines of a paragraph.
+
+  Args:
+    text: What to break at its spaces; a longer word, such as a path, stays
+      whole.
+    indent: Spaces before every line.
+    first: Put before the first line; the others are indented by its length.
+
+  Returns:
+    The lines.
+  """
+  start = ' ' * indent + first
+  return textwrap.wrap(
+    text,
+    _WIDTH,
+    initial_indent=start,
+    subsequent_indent=' ' * len(start),
+    break_on_hyphens=False,
+    break_long_words=False,
+  )
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+  """Aligned rows; the first `left` columns and the last to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  last = len(widths) - 1
+  return [
+    '  '
+    + '  '.join(
+      cell.ljust(width) if i < left or i == last else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]
+
+
+def epsilon(value: float | None) -> str:
+  """An epsilon, rounded up; '-' for None."""
+  return '-' if value is None else statement_lib.format_epsilon(value)
