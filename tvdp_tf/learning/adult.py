@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from etils import epath
 
 _URL = 'https://archive.ics.uci.edu/ml/machine-learning-databases/adult/'
 _FILES = {'train': 'adult.data', 'test': 'adult.test'}
@@ -119,7 +118,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
       split: self._generate_examples(path) for split, path in paths.items()
     }
 
-  def _generate_examples(self, path: epath.Path) -> Iterator[tuple[int, dict]]:
+  def _generate_examples(self, path: Any) -> Iterator[tuple[int, dict]]:
     lines = path.read_text().splitlines()
     for number, row in enumerate(csv.reader(lines, skipinitialspace=True)):
       if len(row) != len(_COLUMNS) + 1:

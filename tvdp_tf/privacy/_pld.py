@@ -19,13 +19,14 @@ the losses, so that cost and relative error do not depend on the noise level.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from tvdp_tf.privacy import gaussian
 
-# Grid step over the root mean square of the loss of one round. The relative
-# error of an epsilon of that size or above goes with its square: 1e-4 at 0.04.
+# Grid step over the spread of the loss of one round. The relative error of an
+# epsilon of that size or above goes with its square: 1e-4 at 0.04.
 _SAMPLED_STEPS = {'visible': 0.02, 'poisson': 0.04}
 _UNSAMPLED_STEP = 1e-3
 _MAX_POINTS = 400_000
@@ -124,8 +125,8 @@ def _sampled_loss(sampling: str, z: float, q: float, step: float):
       )
     ]
   else:
-    # With y that loss, ln(1 - q + q e^y) is the one of removing the user and,
-    # as the opposite distribution has it, its negative that of adding it.
+    # With y that loss, the one of removing the user is ln(1 - q + q e^y). Of
+    # adding it, it is the negative of this, with y as without the user.
     def sampled(y: float) -> float:
       if y < 1:
         return math.log1p(q * math.expm1(y))
@@ -154,15 +155,16 @@ def unsampled_epsilon(mu: float, delta: float) -> float:
     return math.inf
   high = mu * mu / 2 + _reach(log_tail) * mu
   pmf = _pmf(_visible_delta, _visible_delta, mu, 1.0, (0.0, high), step)
-  # On a grid as fine as 1e-6 dp_accounting's sums lose up to 1e-7 of epsilon.
+  # Binary64 is too coarse for dp_accounting's sums where the losses are tiny.
   with np.errstate(over='ignore'):
     epsilon = float(pmf.get_epsilon_for_delta(delta))
   return max(epsilon, gaussian.epsilon_of_mu(mu, delta))
 
 
-def _mean_square_losses(sampling: str, mu: np.ndarray, q: float) -> np.ndarray:
+def _squared_spreads(sampling: str, mu: np.ndarray, q: float) -> np.ndarray:
   """About E[loss^2] of a round, for the choice of the grid."""
-  visible = q * (mu * mu + mu**4 / 4)
+  # The detail of a loss near mu^2/2 is still no wider than mu.
+  visible = q * mu * mu + np.minimum(q * mu**4 / 4, mu * mu)
   if sampling == 'visible':
     return visible
   return np.minimum(visible, q * q * np.expm1(np.minimum(mu * mu, 700.0)))
@@ -189,13 +191,13 @@ def sampled_epsilon(
   """
   mu = 1 / multipliers
   rounds = float(counts.sum())
-  spread = float(counts @ _mean_square_losses(sampling, mu, q)) / rounds
+  spread = float(counts @ _squared_spreads(sampling, mu, q)) / rounds
   step = _SAMPLED_STEPS[sampling] * math.sqrt(spread)
   step = _grid_step(mu, step, _LOG_TAIL)
   left = delta - _FFT_NOISE - _FFT_NOISE_PER_ROUND * rounds
   if step > _MAX_STEP or left <= 0:
     return math.inf
-  total = None
+  total: Any = None
   for z, count in zip(multipliers, counts, strict=True):
     loss = _sampled_loss(sampling, float(z), q, step)
     if count > 1:

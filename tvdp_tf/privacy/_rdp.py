@@ -14,8 +14,9 @@ dp_accounting computes the last one order by order in Python, 30 ms to 1 s a
 round. Here it is vectorised over the rounds, as e^K - 1, which is a sum (a
 integer) or an integral (a fractional) of positive terms: no cancellation, so
 that a thousand rounds of tiny moments add up correctly. Conversion to epsilon
-and the set of orders are dp_accounting's. Any set of orders is sound, so
-fractional ones, which cost most, are evaluated only around the best integer.
+is dp_accounting's, and so are the orders but for smaller and larger ones. Any
+set of orders is sound, so fractional ones, which cost most, are evaluated only
+around the best integer.
 """
 
 import functools

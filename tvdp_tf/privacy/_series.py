@@ -31,16 +31,8 @@ def log_precision_sum(theta: float, rounds: float) -> float:
   return log_geometric_sum(-math.log(theta), rounds)
 
 
-def log_ratio(theta: float, contraction: float) -> float:
-  """ln(theta / A), exact to rounding also where theta is close to A."""
-  difference = (theta - contraction) / contraction
-  if abs(difference) < 0.5:
-    return math.log1p(difference)
-  return math.log(theta) - math.log(contraction)
-
-
 def log_noise_sum(theta: float, contraction: float, rounds: float) -> float:
   """Ln S(theta, A, M), S = sum_{m=1..M} A^(M-m) theta^(m-1)."""
   return (rounds - 1) * math.log(contraction) + log_geometric_sum(
-    log_ratio(theta, contraction), rounds
+    math.log(theta) - math.log(contraction), rounds
   )

@@ -102,8 +102,8 @@ class _Search:
           if at_low < math.inf:
             raise
           raise ValueError(
-            f'delta must be within reach of the accountant, got {self._delta!r}:'
-            ' no noise gives a finite epsilon'
+            'delta must be within reach of the accountant, got'
+            f' {self._delta!r}: no noise gives a finite epsilon'
           ) from None
         if at_high <= 1:
           return low, high, at_low, at_high

@@ -23,6 +23,8 @@ and the paper's gap between one step and tau steps. `sound_bound` has neither.
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 from tvdp_tf import _validate
 from tvdp_tf.privacy import _rounding, _series, descent
@@ -74,7 +76,7 @@ class ConvergenceSetting:
   learning_rate: float | None = None
 
   def __post_init__(self):
-    checks = {
+    checks: dict[str, Callable[[str, Any], float]] = {
       'contraction': _validate.open_unit,
       'initial_gap': _validate.positive,
       'theta': _validate.positive,
@@ -92,7 +94,7 @@ class ConvergenceSetting:
     }
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if value is not None or field.default is dataclasses.MISSING:
+      if value is not None or field.default is not None:
         object.__setattr__(
           self, field.name, checks[field.name](field.name, value)
         )
@@ -145,6 +147,7 @@ class BoundTerms:
 
   @property
   def total(self) -> float:
+    """The bound."""
     return self.decay + self.noise + self.drift
 
 

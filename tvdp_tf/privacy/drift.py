@@ -20,7 +20,8 @@ from tvdp_tf import _validate
 from tvdp_tf.privacy import descent
 
 FORMS = descent.FORMS
-# Below this eta L x the closed form cancels and the binomial series converges.
+# Where eta L and eta L x are below this the closed form cancels, and the
+# binomial series converges.
 _SERIES_BELOW = 0.5
 
 
@@ -68,8 +69,13 @@ def divergence_gap(
   if gamma == 0 or x in (0, 1):
     return 0.0
   u = eta * smoothness
-  if u * x >= _SERIES_BELOW:
-    return gamma / smoothness * (_expm1(x * math.log1p(u)) - u * x)
+  growth = math.log1p(u)
+  if max(u, u * x) >= _SERIES_BELOW:
+    if x < 0.5:
+      return gamma / smoothness * (_expm1(x * growth) - u * x)
+    # The same, without cancellation for x near 1.
+    more = x - 1
+    return gamma / smoothness * ((1 + u) * _expm1(more * growth) - u * more)
   # sum_{k>=2} C(x, k) u^k: no cancellation, ratio of terms below u x / 3.
   term = 1.0
   total = 0.0

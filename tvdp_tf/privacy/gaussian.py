@@ -50,7 +50,9 @@ def _negative_mills_slope(x: np.ndarray) -> np.ndarray:
 
 
 def _log_delta_bound(
-  score: np.ndarray, mu: np.ndarray, score_error: np.ndarray | float = 0.0
+  score: np.ndarray,
+  mu: np.ndarray | float,
+  score_error: np.ndarray | float = 0.0,
 ) -> np.ndarray:
   """Ln of an upper bound of delta, elementwise over broadcast arrays.
 
@@ -76,7 +78,7 @@ def _log_delta_bound(
     log_delta = log_delta - s * s / 2 - _HALF_LOG_2PI
     error = 3e-13 - 8e-15 * log_delta
     error = error + score_error * (np.abs(score) + 2)
-  bound = np.where(log_delta == -np.inf, -np.inf, log_delta + error)
+    bound = np.where(log_delta == -np.inf, -np.inf, log_delta + error)
   return np.where(score < -30, 0.0, np.minimum(bound, 0.0))
 
 
@@ -151,7 +153,6 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
   )
   # Epsilons below 1e-300 are not told from it.
   low = min(math.log(1e-300) - 2 * log_half - math.log(2.0), 0.0)
-  low = max(low, -1400.0)
   root = low if passes(np.array([low]))[0] else first_passing(passes, low, high)
   log_epsilon = 2 * log_half + math.log(2.0) + root
   if log_epsilon > 700 or log_epsilon < -700:
@@ -189,7 +190,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
   """The delta that Gaussian noise delivers at `epsilon`, rounded up.
 
   >>> round(gaussian_delta(1.0, 1.0), 9)
-  0.126936737
+  0.126936738
 
   Args:
     noise_multiplier: Standard deviation over sensitivity, > 0; inf means that

@@ -64,6 +64,14 @@ def _slope_factor(log_ratio: float) -> float:
   return log_ratio / math.expm1(log_ratio) if log_ratio else 1.0
 
 
+def _noise_slope(setting: convergence.ConvergenceSetting) -> float:
+  """The constant factor theta [ln theta/(theta-1)] [v/(theta-A)]."""
+  log_theta = math.log(setting.theta)
+  v = log_theta - math.log(setting.contraction)
+  bracket = _slope_factor(log_theta) * _slope_factor(v)
+  return setting.theta * bracket / setting.contraction
+
+
 def bound_derivative(
   setting: convergence.ConvergenceSetting,
   rounds: float,
@@ -86,23 +94,17 @@ def bound_derivative(
     ValueError: If an argument is out of range or missing in the setting.
   """
   rounds = _validate.positive('rounds', rounds)
-  contraction, theta = setting.contraction, setting.theta
-  log_a, log_theta = math.log(contraction), math.log(theta)
-  v = _series.log_ratio(theta, contraction)
-  log_r = _series.log_precision_sum(theta, rounds)
-  log_s = _series.log_noise_sum(theta, contraction, rounds)
-  # S' = S ln A + theta^M v/(theta - A), R' = theta^(1-M) ln(theta)/(theta - 1).
-  sums = _rounding.exp_or_inf(log_s + log_r) * log_a
-  sums += (
-    _rounding.exp_or_inf(rounds * log_theta + log_r)
-    * _slope_factor(v)
-    / contraction
-  )
-  sums += _rounding.exp_or_inf(
-    log_s + (1 - rounds) * log_theta
-  ) * _slope_factor(log_theta)
+  log_a, log_theta = math.log(setting.contraction), math.log(setting.theta)
+  v = log_theta - log_a
+
+  def mean_power(log_ratio: float) -> float:
+    # A^M times `_mean_power`, of which one alone may overflow.
+    scale = _rounding.exp_or_inf(rounds * (log_a + max(log_ratio, 0.0)))
+    return scale * _mean_power(-abs(log_ratio), rounds)
+
   decay = setting.initial_gap * math.exp(rounds * log_a) * log_a
-  total = decay + setting.noise_coefficient(form) * sums
+  noise = setting.noise_coefficient(form) * _noise_slope(setting)
+  total = decay + noise * (mean_power(v) + mean_power(-log_theta))
   if total_steps is not None:
     purpose = 'a fixed number of steps'
     total += setting.required(
@@ -143,14 +145,9 @@ def _stationary_rounds(
       ' minimum'
     )
   log_theta = math.log(setting.theta)
-  v = _series.log_ratio(setting.theta, setting.contraction)
-  target = (
-    setting.initial_gap
-    * -math.log(setting.contraction)
-    * setting.contraction
-    / (coefficient * setting.theta)
-    / (_slope_factor(log_theta) * _slope_factor(v))
-  )
+  log_a = math.log(setting.contraction)
+  v = log_theta - log_a
+  target = setting.initial_gap * -log_a / (coefficient * _noise_slope(setting))
 
   def excess(rounds: float) -> float:
     return _mean_power(v, rounds) + _mean_power(-log_theta, rounds) - target

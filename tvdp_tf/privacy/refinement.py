@@ -104,7 +104,7 @@ def refine_stddev(
       f' {new_rounds}: no release is left, training stops'
     )
   spent = math.fsum((1 / stddev) / stddev for stddev in past)
-  left = budget - spent
+  left = math.nextafter(budget - _rounding.round_up(spent), 0)
   if not left > 0:
     raise ValueError(
       f'budget must exceed the {spent:.17g} already spent by {done} rounds, got'

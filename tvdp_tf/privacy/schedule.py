@@ -29,7 +29,7 @@ class GeometricSchedule:
   array([0.5, 1. , 2. ])
   >>> schedule.variance(3)
   4.0
-  >>> schedule.precision()
+  >>> round(schedule.precision(), 12)
   5.25
 
   Attributes:

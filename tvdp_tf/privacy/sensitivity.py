@@ -37,8 +37,8 @@ class SensitivityRule:
     name: `PAPER`, `PROJECTION`, `GRADIENT` or `UPDATE`, or one's own.
     value: The L2 sensitivity, > 0, in the unit of what is released.
     formula: How `value` was computed, with numbers.
-    release: What is released; noise is due, and one noise multiplier is counted,
-      each time.
+    release: What is released; each time noise is due, and one noise multiplier
+      is counted.
     unit: Whose change is bounded: 'example' or 'user'.
     adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
     proven: Whether the bound holds for every data set and model.

@@ -19,6 +19,8 @@ from tvdp_tf.privacy import sensitivity as sensitivity_lib
 # An epsilon by `moments` is a claim: the bound it rests on is false under
 # sampling, and where it is true `exact` says more.
 SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld', 'basic')
+# What is accounted in view `poisson`; there is no `exact` accountant of it.
+_POISSON_ADJACENCY = sensitivity_lib.ADD_OR_REMOVE_ONE
 # `basic` adds up pure epsilons, those of Laplace noise.
 _NAMES = (*accounting.ACCOUNTANTS, 'basic')
 
@@ -67,13 +69,14 @@ class PrivacyStatement:
     reason: Why it holds or not, in a sentence.
     view: The view, a key of `delivered`, that the promise is about. The default
       grants no amplification.
-    sensitivity: The rule that the noise is measured against, if known.
+    sensitivity: The rule that the noise is measured against; None if unknown.
 
   Raises:
     ValueError: If a number is NaN or out of range; or if `holds` is True while
       no sound accountant delivers the target in `view`, the claim is below all
-      that sound accountants deliver, the sensitivity is not proven, or the view
-      is secret sampling for a unit smaller than the sampled user.
+      that sound accountants deliver, the sensitivity is missing or not proven,
+      or the view is secret sampling for a unit smaller than the sampled user or
+      for replacing one.
   """
 
   target_epsilon: float
@@ -133,8 +136,8 @@ class PrivacyStatement:
       return
     if (rule.unit, rule.adjacency) != (self.unit, self.adjacency):
       raise ValueError(
-        f'sensitivity must be for {self.adjacency} of a {self.unit}, got'
-        f' {rule.adjacency} of a {rule.unit}'
+        f'sensitivity must be for {self.adjacency} of one {self.unit}, got'
+        f' {rule.adjacency} of one {rule.unit}'
       )
     if self.holds and not rule.proven:
       raise ValueError(
@@ -143,7 +146,11 @@ class PrivacyStatement:
       )
 
   def _check_holds(self):
-    delivered = self.sound_epsilon(self.view)
+    if self.sensitivity is None:
+      raise ValueError(
+        'holds must be False without a proven sensitivity, got True with None'
+      )
+    delivered = self.epsilon
     if not delivered <= self.target_epsilon < math.inf:
       raise ValueError(
         'holds must be False where no sound accountant delivers a finite target'
@@ -160,18 +167,29 @@ class PrivacyStatement:
         "unit must be 'user' where holds is True in view 'poisson', got"
         f' {self.unit!r}: it is users who are sampled'
       )
+    if self.view == 'poisson' and self.adjacency != _POISSON_ADJACENCY:
+      raise ValueError(
+        f'adjacency must be {_POISSON_ADJACENCY} where holds is True in view'
+        f" 'poisson', got {self.adjacency!r}: it is what secret sampling is"
+        ' accounted for'
+      )
 
-  def sound_epsilon(self, view: str) -> float:
-    """The least epsilon of a sound accountant in a view; inf if none."""
-    by_accountant = self.delivered.get(view, {})
-    return min(
-      (
-        by_accountant[name]
-        for name in SOUND_ACCOUNTANTS
-        if name in by_accountant
-      ),
-      default=math.inf,
-    )
+  @property
+  def accountant(self) -> str | None:
+    """The sound accountant with the least epsilon in `view`; None if none."""
+    by_accountant = self.delivered.get(self.view, {})
+    sound = [
+      (by_accountant[name], name)
+      for name in SOUND_ACCOUNTANTS
+      if name in by_accountant and (name, self.view) != ('exact', 'poisson')
+    ]
+    return min(sound)[1] if sound else None
+
+  @property
+  def epsilon(self) -> float:
+    """What is delivered in `view` by `accountant`; inf if there is none."""
+    name = self.accountant
+    return math.inf if name is None else self.delivered[self.view][name]
 
   def to_json_dict(self) -> dict[str, object]:
     """The statement as `json.dumps` takes it; infinity is the string 'inf'."""

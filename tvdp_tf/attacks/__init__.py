@@ -1,0 +1,1 @@
+"""Attacks on what clients release: what a server could learn from it."""

@@ -1,0 +1,197 @@
+r"""An empirical privacy audit: how much do a client's releases give away?
+
+The attacker is the curious server: it knows all settings, the models that it
+broadcasts, D and D', and sees every upload of one client. It has to tell which
+of the two the client holds. It trains both noiselessly from each broadcast
+w(m-1), so that it knows where the upload would be without noise, a_m under D
+and b_m under D', and adds up over the rounds
+
+  score = sum_m <upload_m - (a_m + b_m) / 2, a_m - b_m> / v_m
+
+with v_m the variance of the noise in the upload. Where the noise is added last,
+as in Algorithm 1, this is the logarithm of the likelihood ratio: no attack is
+better. With noise in every local step it is that as far as the steps are
+linear, and a lower bound is a lower bound whatever the score.
+
+The broadcasts are those of a noiseless run on the examples that D and D' share,
+the same in all trials. An accountant's epsilon holds whatever the server
+broadcasts, therefore for these too.
+"""
+
+import dataclasses
+import secrets
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import errors
+from tvdp_tf.attacks import (
+  audit_settings,
+  claims,
+  client_pairs,
+  lower_bound,
+  releases,
+)
+from tvdp_tf.learning import noise
+
+# Trials that are run at once.
+_CHUNK = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult:
+  """What was claimed, and what was found.
+
+  Attributes:
+    settings: What was audited.
+    seed: Of the noise: the same seed gives the same result.
+    pair_description: The example that differs, in words.
+    delivered: The accountant's epsilons, before `noise_scale`.
+    bound: What the trials show, whatever the mechanism.
+    gaussian_bound: What they show if the trade-off is Gaussian.
+    scores: Of the trials with D, float64 [trials].
+    alternative_scores: Of those with D'.
+  """
+
+  settings: audit_settings.AuditSettings
+  seed: int
+  pair_description: str
+  delivered: tuple[claims.Delivered, ...]
+  bound: lower_bound.LowerBound
+  gaussian_bound: lower_bound.LowerBound
+  scores: np.ndarray
+  alternative_scores: np.ndarray
+
+  @property
+  def largest_bound(self) -> float:
+    """The most that `bound` could have shown with so many trials."""
+    settings = self.settings
+    return lower_bound.largest_lower_bound(
+      settings.trials, settings.delta, settings.confidence
+    )
+
+  @property
+  def refuted(self) -> bool:
+    """Whether the claim is below what was shown, with the confidence."""
+    return self.bound.epsilon_lower_bound > self.settings.epsilon
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """All but the scores, ready for `json.dumps`."""
+    return {
+      'settings': dataclasses.asdict(self.settings),
+      'seed': self.seed,
+      'example_that_differs': self.pair_description,
+      'claimed_epsilon': self.settings.epsilon,
+      'delta': self.settings.delta,
+      'delivered': [
+        {
+          'epsilon': delivered.epsilon
+          if np.isfinite(delivered.epsilon)
+          else 'inf',
+          'sensitivity': delivered.sensitivity.to_json_dict(),
+        }
+        for delivered in self.delivered
+      ],
+      'lower_bound': self.bound.to_json_dict(),
+      'lower_bound_if_gaussian': self.gaussian_bound.to_json_dict(),
+      'largest_lower_bound_possible': self.largest_bound,
+      'refuted': self.refuted,
+    }
+
+
+def _round_scores(client, weights, difference, middle, stddev, keys, trials):
+  """The scores of one round: under D and under D', [trials] each."""
+  results = []
+  variance = client.upload_variance(stddev)
+  worlds = (client.pair.data, client.pair.alternative)
+  for world, data in enumerate(worlds):
+    parts = []
+    for start in range(0, trials, _CHUNK):
+      count = min(_CHUNK, trials)  # Of one size, lest TensorFlow trace again.
+      key = keys(2 * (start // _CHUNK) + world)
+      stacked = client.uploads(weights, data, stddev, key, count)
+      uploads = releases.flatten(stacked, count)[: trials - start]
+      parts.append((uploads - middle) @ difference / variance)
+    results.append(np.concatenate(parts))
+  return results
+
+
+def attack_scores(
+  client: releases.Releases,
+  rounds: int,
+  trials: int,
+  seed: int,
+  noise_scale: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Scores of the attack above on independent runs.
+
+  Args:
+    client: Whose uploads are attacked.
+    rounds: M, in each of which it takes part.
+    trials: Runs with each of the data sets.
+    seed: Of the noise.
+    noise_scale: Multiplies the noise.
+
+  Returns:
+    Scores under D and under D', float64 [trials] each.
+  """
+  totals = np.zeros([2, trials])
+  weights = client.pair.model.initial_weights
+  for m in range(1, rounds + 1):
+    with_d, with_alternative = (
+      releases.flatten(client.noiseless(weights, data))[0]
+      for data in (client.pair.data, client.pair.alternative)
+    )
+    totals += _round_scores(
+      client,
+      weights,
+      with_d - with_alternative,
+      (with_d + with_alternative) / 2,
+      client.noise_stddev(m) * noise_scale,
+      lambda index, m=m: noise.seeded_noise_key(seed, m, index),
+      trials,
+    )
+    weights = client.noiseless(weights, client.pair.common)
+  return totals[0], totals[1]
+
+
+def audit(settings: audit_settings.AuditSettings) -> AuditResult:
+  """Runs the client's releases many times, and attacks them.
+
+  Args:
+    settings: What to audit.
+
+  Returns:
+    The result.
+
+  Raises:
+    ValueError: If no noise meets the target.
+    TrainingFailedError: If training diverges.
+  """
+  mechanism = claims.build_mechanism(settings)
+  delivered = claims.delivered_epsilons(settings, mechanism)
+  pair = client_pairs.CLIENTS[settings.client](settings.num_examples)
+  client = releases.build(
+    pair, mechanism, settings.local_steps, settings.learning_rate
+  )
+  seed = secrets.randbits(63) if settings.seed is None else settings.seed
+  with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
+    scores, alternative_scores = attack_scores(
+      client, settings.rounds, settings.trials, seed, settings.noise_scale
+    )
+  if not np.isfinite([scores, alternative_scores]).all():
+    raise errors.TrainingFailedError(
+      'the scores are not finite: either training diverges, and learning_rate '
+      'must be smaller, or there is next to no noise'
+    )
+  evidence = (scores, alternative_scores, settings.delta, settings.confidence)
+  return AuditResult(
+    settings=settings,
+    seed=seed,
+    pair_description=pair.description,
+    delivered=delivered,
+    bound=lower_bound.empirical_lower_bound(*evidence),
+    gaussian_bound=lower_bound.gaussian_lower_bound(*evidence),
+    scores=scores,
+    alternative_scores=alternative_scores,
+  )

@@ -1,0 +1,173 @@
+"""An audit as files: `audit.json`, `audit.csv` and `audit.png`."""
+
+import csv
+import json
+import pathlib
+
+import matplotlib
+
+matplotlib.use('Agg')  # No screen is needed.
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib import ticker
+
+from tvdp_tf.attacks import audit, audit_text, lower_bound
+from tvdp_tf.privacy import statement
+
+JSON = 'audit.json'
+CSV = 'audit.csv'
+PICTURE = 'audit.png'
+COLUMNS = ('threshold', 'false_positive_rate', 'true_positive_rate')
+
+
+def largest_true_positive_rate(
+  fpr: np.ndarray, epsilon: float, delta: float
+) -> np.ndarray:
+  """The boundary of what (epsilon, delta) allows an attack, elementwise."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    growing = np.where(fpr > 0, np.exp(epsilon) * fpr, 0.0) + delta
+  ending = 1 - np.exp(-epsilon) * (1 - delta - fpr)
+  return np.clip(np.minimum(growing, ending), 0.0, 1.0)
+
+
+def write(result: audit.AuditResult, folder: pathlib.Path) -> None:
+  """Writes the three files into a folder.
+
+  Args:
+    result: The audit.
+    folder: An existing folder.
+  """
+  # The half that the threshold was not chosen on.
+  half = len(result.scores) // 2
+  curve = lower_bound.roc_curve(
+    result.scores[half:], result.alternative_scores[half:]
+  )
+  _write_json(result, folder / JSON)
+  _write_csv(curve, folder / CSV)
+  _draw(result, curve, folder / PICTURE)
+
+
+def _write_json(result, path: pathlib.Path) -> None:
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(result.to_json_dict(), file, indent=2, allow_nan=False)
+    file.write('\n')
+
+
+def _write_csv(curve: np.ndarray, path: pathlib.Path) -> None:
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(COLUMNS)
+    for row in curve.tolist():
+      writer.writerow([repr(value) for value in row])
+
+
+def _boundaries(result) -> list[tuple[float, str, str, str]]:
+  """(epsilon, label, color, line style) of the regions to draw."""
+  settings = result.settings
+  claimed = statement.format_epsilon(settings.epsilon)
+  found = [
+    (settings.epsilon, f'claimed: epsilon = {claimed}', 'black', '-'),
+  ]
+  for delivered, style in zip(result.delivered, ('--', ':'), strict=False):
+    rule = delivered.sensitivity
+    epsilon = statement.format_epsilon(delivered.epsilon)
+    worth = 'proven' if rule.proven else 'not proven'
+    label = (
+      f'delivered: epsilon = {epsilon}, sensitivity {rule.value:.3g} ({worth})'
+    )
+    found.append((delivered.epsilon, label, 'tab:green', style))
+  return found
+
+
+def _shown_by_misses(bound: lower_bound.LowerBound) -> bool:
+  """Whether it is ln((1 - FPR - delta) / FNR) that is the larger."""
+  hits = (bound.tpr_lower_limit - bound.delta) / bound.fpr_upper_limit
+  misses = 1 - bound.fpr_upper_limit - bound.delta
+  return misses / (1 - bound.tpr_lower_limit) > hits
+
+
+def _draw_panel(axis, result, curve, grid, mirrored: bool) -> None:
+  """One panel; mirrored, it takes D' for what is looked for."""
+  settings, bound = result.settings, result.bound
+  across, up = curve[:, 1], curve[:, 2]
+  point = np.array([[bound.fpr, bound.tpr]])
+  limits = np.array([[bound.fpr_upper_limit, bound.tpr_lower_limit]])
+  if mirrored:
+    across, up = 1 - up, 1 - across
+    point, limits = 1 - point[:, ::-1], 1 - limits[:, ::-1]
+  # A logarithmic axis has no place for 0.
+  point[:, 0] = np.maximum(point[:, 0], grid[0])
+  claimed = largest_true_positive_rate(grid, settings.epsilon, settings.delta)
+  axis.fill_between(grid, claimed, 1, color='tab:red', alpha=0.08, linewidth=0)
+  for epsilon, label, color, style in _boundaries(result):
+    axis.plot(
+      grid,
+      largest_true_positive_rate(grid, epsilon, settings.delta),
+      color=color,
+      linestyle=style,
+      linewidth=1.5,
+      label=label,
+    )
+  axis.plot(across, up, color='tab:blue', linewidth=2, label='the attack')
+  axis.errorbar(
+    *(point[:, 0], point[:, 1]),
+    xerr=[[0], limits[:, 0] - point[:, 0]],
+    yerr=[point[:, 1] - limits[:, 1], [0]],
+    color='tab:red',
+    marker='o',
+    markersize=5,
+    capsize=3,
+    zorder=5,
+    label=(
+      'lower bound: epsilon >= '
+      f'{audit_text.format_lower_bound(bound.epsilon_lower_bound)}, with '
+      f'{100 * settings.confidence:g} % confidence'
+    ),
+  )
+  positive, negative = ("D'", 'D') if mirrored else ('D', "D'")
+  axis.set_xlabel(f'share of {negative} taken for {positive}')
+  axis.set_ylabel(f'share of {positive} taken for {positive}')
+  axis.grid(alpha=0.3, which='both')
+
+
+def _set_log_axes(axis, result, smallest: float) -> None:
+  axis.set_xscale('log')
+  axis.set_yscale('log')
+  axis.set_xlim(smallest, 1)
+  # What is above the boundary at the left edge must be seen.
+  axis.set_ylim(min(result.settings.delta, 1e-2) / 2, 1.3)
+  for direction in (axis.xaxis, axis.yaxis):
+    direction.set_major_formatter(ticker.FormatStrFormatter('%g'))
+    direction.set_minor_formatter(ticker.NullFormatter())
+
+
+def _draw(result, curve: np.ndarray, path: pathlib.Path) -> None:
+  settings = result.settings
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 6.4))
+  _draw_panel(left, result, curve, np.linspace(0, 1, 1001), mirrored=False)
+  left.set_xlim(-0.01, 1.01)
+  left.set_ylim(-0.01, 1.03)
+  left.set_title('all thresholds', fontsize=10)
+  smallest = 0.5 / (settings.trials - settings.trials // 2)
+  mirrored = _shown_by_misses(result.bound)
+  _draw_panel(right, result, curve, np.geomspace(smallest, 1, 1001), mirrored)
+  _set_log_axes(right, result, smallest)
+  right.set_title('where the lower bound was found', fontsize=10)
+  noise = (
+    ''
+    if settings.noise_scale == 1
+    else (f', noise times {settings.noise_scale:g}')
+  )
+  figure.suptitle(
+    f'Audit of mechanism {settings.mechanism}, client {settings.client}{noise},'
+    f' delta = {settings.delta:g}\nverdict: {audit_text.verdict(result)}',
+    fontsize=12,
+  )
+  handles, labels = left.get_legend_handles_labels()
+  handles.append(plt.Rectangle((0, 0), 1, 1, color='tab:red', alpha=0.08))
+  labels.append('what the claim excludes')
+  figure.legend(handles, labels, loc='lower center', ncol=2, fontsize=9)
+  figure.tight_layout(rect=(0, 0.13, 1, 1))
+  figure.savefig(path, format='png', dpi=120)
+  plt.close(figure)

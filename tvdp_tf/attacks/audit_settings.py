@@ -1,0 +1,112 @@
+"""What an audit is made of: the flags of `binaries/attack.py --audit`, checked.
+
+Field names are the names of the flags, so that an error about a field is an
+error about its flag.
+"""
+
+import dataclasses
+
+from tvdp_tf import _validate
+from tvdp_tf.attacks import lower_bound
+
+MECHANISMS = ('paper', 'gradient')
+# Those that a mechanism allows, its default first.
+CALIBRATIONS = {
+  'paper': ('printed', 'tight', 'exact', 'rdp', 'pld'),
+  'gradient': ('exact', 'rdp', 'pld'),
+}
+
+# Client -> (examples by default, the most there are). All of the training
+# digits; the paper's 60,000 / 100 users.
+_EXAMPLES = {'digits': (100, 1437), 'outlier': (600, 1_000_000)}
+CLIENTS = tuple(_EXAMPLES)
+
+# Scores are held in memory.
+_MOST_TRIALS = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditSettings:
+  """One audit of one client, which takes part in every round.
+
+  Attributes:
+    mechanism: One of `MECHANISMS`.
+    client: Whose releases: one of `CLIENTS`, see `client_pairs`.
+    examples: n = |D_k|, at least 2; None for the client's default.
+    epsilon: The claim: the target that the noise is calibrated to.
+    delta: As above.
+    theta: Ratio of the noise variances of successive rounds.
+    rounds: M, in each of which the client takes part.
+    local_steps: tau.
+    l2_norm_clip: C, norm that the parameters are projected to (`paper`).
+    example_l2_norm_clip: C_g, norm that per-example gradients are clipped to
+      (`gradient`).
+    learning_rate: eta.
+    calibration: One of `CALIBRATIONS` of the mechanism; empty for its default.
+      `printed` and `tight` take q = 1, as the client takes part in every round:
+      no amplification is claimed.
+    trials: Runs with each of the two data sets.
+    confidence: Of the lower bound, in (0, 1).
+    noise_scale: What the calibrated noise is multiplied by; below 1 the
+      mechanism is broken on purpose.
+    seed: Makes the audit reproducible; None for another one each time.
+
+  Raises:
+    ValueError: If a field is out of range.
+  """
+
+  mechanism: str = 'paper'
+  client: str = 'digits'
+  examples: int | None = None
+  epsilon: float = 1.0
+  delta: float = 1e-3
+  theta: float = 0.95
+  rounds: int = 10
+  local_steps: int = 10
+  l2_norm_clip: float = 5.0
+  example_l2_norm_clip: float = 1.0
+  learning_rate: float = 1.0
+  calibration: str = ''
+  trials: int = 10_000
+  confidence: float = 0.95
+  noise_scale: float = 1.0
+  seed: int | None = None
+
+  def __post_init__(self):
+    _validate.one_of('mechanism', self.mechanism, MECHANISMS)
+    _validate.one_of('client', self.client, CLIENTS)
+    if self.examples is None:
+      object.__setattr__(self, 'examples', self.num_examples)
+    _validate.integer('examples', self.examples, 2, _EXAMPLES[self.client][1])
+    for name in (
+      *('epsilon', 'theta', 'l2_norm_clip', 'example_l2_norm_clip'),
+      *('learning_rate', 'noise_scale'),
+    ):
+      _validate.positive(name, getattr(self, name))
+    _validate.open_unit('delta', self.delta)
+    _validate.open_unit('confidence', self.confidence)
+    # As far as a noise key counts.
+    _validate.integer('rounds', self.rounds, 1, 2**31 - 1)
+    _validate.integer('local_steps', self.local_steps, 1, 2**24 - 1)
+    self._check_calibration()
+    _validate.integer(
+      'trials', self.trials, lower_bound.MINIMUM_TRIALS, _MOST_TRIALS
+    )
+    if self.seed is not None:
+      _validate.integer('seed', self.seed, 0, 2**63 - 1)
+
+  def _check_calibration(self):
+    allowed = CALIBRATIONS[self.mechanism]
+    name = self.calibration or allowed[0]
+    if name not in allowed:
+      raise ValueError(
+        f'calibration must be one of {", ".join(allowed)} with mechanism'
+        f' {self.mechanism}, got {name!r}'
+      )
+    object.__setattr__(self, 'calibration', name)
+
+  @property
+  def num_examples(self) -> int:
+    """n, resolved."""
+    default, _ = _EXAMPLES[self.client]
+    return default if self.examples is None else self.examples
