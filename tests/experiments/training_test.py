@@ -1,17 +1,20 @@
 """Runs through the library: what depends on the seed, and on the paper."""
 
 import csv
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
 from tvdp_tf.experiments import run_folder, settings, training
+from tvdp_tf.privacy import participation_budget
 
 _SHARED_DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/datasets'
 
@@ -61,6 +64,44 @@ class TrainTest(parameterized.TestCase):
     self.assertTrue(np.isfinite(result.loss))
     spent = np.array(columns['delivered_epsilon'])
     self.assertTrue((np.diff(spent) >= 0).all())
+
+  def test_stops_when_no_client_has_budget_left(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    initial = participation_budget.initial_noise_multipliers
+    with (
+      # Half the variance: everyone can afford two of five rounds.
+      mock.patch.object(
+        participation_budget,
+        'initial_noise_multipliers',
+        lambda *args, **kwargs: initial(*args, **kwargs) / 2**0.5,
+      ),
+      self.assertRaisesRegex(
+        errors.TrainingFailedError,
+        'no client of round 5 has budget left for it: the run stops after 4 ',
+      ),
+    ):
+      training.train(
+        settings.TrainingSettings(mechanism='gradient', theta=1.0), folder
+      )
+    statement = json.loads((folder / run_folder.PRIVACY).read_text())
+    self.assertEqual(statement['rounds'], 4)
+    self.assertTrue(statement['holds'])
+    worst = statement['delivered']['server, worst client']['exact']
+    self.assertBetween(worst, 5.0, 10.0)
+
+  @parameterized.parameters('theorem2', 'budget')
+  def test_refinement_shortens_the_run(self, refinement):
+    result, columns = self.train(
+      rounds=20, refinement=refinement, alpha_d=0.8, seed=1, theta=1.05
+    )
+    planned = columns['rounds']
+    self.assertLess(planned[-1], 20)
+    self.assertLen(planned, int(planned[-1]))
+    self.assertTrue((np.diff(planned) <= 0).all())
+    # A loss that did not fall shows in the plan of the next round.
+    stopped = np.diff(columns['test_loss']) >= 0
+    np.testing.assert_array_equal(np.diff(planned)[1:] < 0, stopped[:-1])
+    self.assertFalse(result.statement.holds)
 
   def test_refuses_what_does_not_fit_the_data(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')

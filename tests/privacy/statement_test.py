@@ -1,0 +1,293 @@
+import dataclasses
+import decimal
+import itertools
+import json
+import math
+from typing import Any
+
+import hypothesis
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from tvdp_tf import privacy
+from tvdp_tf.privacy import statement
+
+GOOD: dict[str, Any] = {
+  'target_epsilon': 10.0,
+  'delta': 1e-5,
+  'claimed_epsilon': 10.0,
+  'delivered': {
+    'none': {'exact': 9.5, 'rdp': 10.5, 'moments': 1.0},
+    'visible': {'pld': 4.0},
+  },
+  'unit': 'example',
+  'adjacency': 'replace-one',
+  'assumptions': ('the server follows the protocol',),
+  'holds': True,
+  'reason': 'an exact accountant delivers it',
+  'sensitivity': privacy.gradient_rule(1.0, 600),
+}
+USER = {
+  **GOOD,
+  'unit': 'user',
+  'adjacency': 'add-or-remove-one',
+  'sensitivity': privacy.update_rule(1.0, 'add-or-remove-one'),
+  'view': 'poisson',
+  'delivered': {'poisson': {'pld': 2.0, 'rdp': 3.0}},
+}
+
+
+def state(**changes):
+  return privacy.PrivacyStatement(**{**GOOD, **changes})
+
+
+class HoldsTest(parameterized.TestCase):
+  def test_a_sound_one(self):
+    sound = state()
+    self.assertTrue(sound.holds)
+    self.assertEqual((sound.epsilon, sound.accountant), (9.5, 'exact'))
+
+  def test_secret_sampling_of_users(self):
+    sound = privacy.PrivacyStatement(**USER)
+    self.assertEqual((sound.epsilon, sound.accountant), (2.0, 'pld'))
+
+  @parameterized.named_parameters(
+    (
+      'sensitivity_not_proven',
+      {'sensitivity': privacy.paper_rule(5.0, 600)},
+      'holds must be False with a sensitivity that is not proven',
+    ),
+    (
+      'sensitivity_unknown',
+      {'sensitivity': None},
+      'holds must be False without a proven sensitivity',
+    ),
+    (
+      'sensitivity_of_a_user',
+      {'sensitivity': privacy.projection_rule(5.0)},
+      'sensitivity must be for replace-one of one example',
+    ),
+    (
+      'sensitivity_of_another_adjacency',
+      {'sensitivity': privacy.gradient_rule(1.0, 600, 'add-or-remove-one')},
+      'sensitivity must be for replace-one of one example',
+    ),
+    (
+      'more_delivered_than_the_target',
+      {'target_epsilon': 9.4},
+      'holds must be False where no sound accountant delivers a finite',
+    ),
+    (
+      'claim_below_what_is_delivered',
+      {'claimed_epsilon': 9.4},
+      'claimed_epsilon must be at least what is delivered',
+    ),
+    (
+      'unsound_accountant_alone',
+      {'delivered': {'none': {'moments': 1.0}}},
+      'holds must be False where no sound accountant',
+    ),
+    (
+      'nothing_delivered',
+      {'delivered': {}},
+      'holds must be False where no sound accountant',
+    ),
+    (
+      'no_accountant_in_the_view',
+      {'view': 'outsider'},
+      'holds must be False where no sound accountant',
+    ),
+    (
+      'infinite_target',
+      {'target_epsilon': math.inf, 'claimed_epsilon': math.inf},
+      'holds must be False where no sound accountant',
+    ),
+    (
+      'infinite_epsilon',
+      {'delivered': {'none': {'exact': math.inf}}},
+      'holds must be False where no sound accountant',
+    ),
+  )
+  def test_cannot_be_built_unsoundly(self, changes, message):
+    with self.assertRaises(ValueError) as caught:
+      state(**changes)
+    self.assertStartsWith(str(caught.exception), message)
+
+  @parameterized.named_parameters(
+    (
+      'of_examples',
+      {
+        'unit': 'example',
+        'sensitivity': privacy.gradient_rule(1.0, 9, 'add-or-remove-one'),
+      },
+      "unit must be 'user' where holds is True in view 'poisson'",
+    ),
+    (
+      'of_replacement',
+      {
+        'adjacency': 'replace-one',
+        'sensitivity': privacy.update_rule(1.0),
+      },
+      'adjacency must be add-or-remove-one where holds is True in view',
+    ),
+    (
+      'by_an_accountant_there_is_not',
+      {'delivered': {'poisson': {'exact': 1.0}}},
+      'holds must be False where no sound accountant',
+    ),
+  )
+  def test_secret_sampling_cannot_be_promised(self, changes, message):
+    with self.assertRaises(ValueError) as caught:
+      privacy.PrivacyStatement(**{**USER, **changes})
+    self.assertStartsWith(str(caught.exception), message)
+
+  def test_changing_a_sound_one_is_checked_again(self):
+    with self.assertRaisesRegex(ValueError, '^holds must be False'):
+      dataclasses.replace(state(), target_epsilon=1.0)
+    with self.assertRaises(dataclasses.FrozenInstanceError):
+      state().target_epsilon = 1.0
+
+  def test_what_was_delivered_cannot_be_changed(self):
+    delivered = {'none': {'exact': 9.5}}
+    sound = state(delivered=delivered)
+    delivered['none']['exact'] = 0.1
+    self.assertEqual(sound.epsilon, 9.5)
+    with self.assertRaises(TypeError):
+      sound.delivered['none']['exact'] = 0.1
+
+  @parameterized.parameters(
+    *itertools.product((0.5, 3.0, 30.0), (1e-9, 1e-3), (0.9, 1.0, 1.1))
+  )
+  def test_theorem_1_never_holds_with_the_paper_sensitivity(
+    self, epsilon, delta, theta
+  ):
+    sigma = privacy.theorem1_stddev(theta, 30, epsilon, delta, 0.1, 1 / 60)
+    noise = privacy.GeometricSchedule(theta, 30, sigma).noise_multipliers(
+      1 / 60
+    )
+    delivered = {
+      'none': {
+        name: privacy.delivered_epsilon(noise, delta, name, sampling_rate=0.1)
+        for name in ('exact', 'rdp', 'moments')
+      }
+    }
+    changes = {
+      'target_epsilon': epsilon,
+      'claimed_epsilon': epsilon,
+      'delta': delta,
+      'delivered': delivered,
+      'sensitivity': privacy.paper_rule(5.0, 600),
+    }
+    self.assertFalse(state(**changes, holds=False).holds)
+    with self.assertRaisesRegex(ValueError, '^holds must be False'):
+      state(**changes)
+    # Not even if the sensitivity were granted.
+    changes['sensitivity'] = GOOD['sensitivity']
+    with self.assertRaisesRegex(ValueError, '^holds must be False'):
+      state(**changes)
+
+
+class NotHoldingTest(absltest.TestCase):
+  def test_nothing_needs_to_be_delivered(self):
+    weak = state(
+      holds=False,
+      target_epsilon=math.inf,
+      claimed_epsilon=math.inf,
+      delivered={'none': {'moments': math.inf}},
+      sensitivity=None,
+    )
+    self.assertEqual((weak.epsilon, weak.accountant), (math.inf, None))
+
+
+class DoorTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ('target_epsilon', 0, 'target_epsilon must be > 0, got 0'),
+    ('target_epsilon', math.nan, 'target_epsilon must be a finite number >= 0'),
+    ('target_epsilon', -1.0, 'target_epsilon must be a finite number >= 0'),
+    ('claimed_epsilon', math.nan, 'claimed_epsilon must be a finite number'),
+    ('delta', 1.0, 'delta must be a number strictly between 0 and 1, got 1.0'),
+    ('unit', 'person', 'unit must be one of example, user'),
+    ('adjacency', 'swap', 'adjacency must be one of replace-one'),
+    ('holds', 1, 'holds must be True or False, got 1'),
+    ('reason', '', "reason must be non-empty text, got ''"),
+    ('assumptions', ('', 'x'), "assumptions must be non-empty text, got ''"),
+    ('assumptions', (3,), 'assumptions must be non-empty text, got 3'),
+    ('delivered', {'none': {'magic': 1.0}}, 'accountant must be one of exact'),
+    (
+      'delivered',
+      {'none': {'rdp': math.nan}},
+      'delivered epsilon (none, rdp) must be a finite number >= 0, got nan',
+    ),
+    (
+      'delivered',
+      {'none': {'rdp': -1.0}},
+      'delivered epsilon (none, rdp) must be a finite number >= 0, got -1.0',
+    ),
+  )
+  def test_bad_attribute(self, name, value, message):
+    for holds in (True, False):
+      with self.assertRaises(ValueError) as caught:
+        state(**{'holds': holds, name: value})
+      self.assertStartsWith(str(caught.exception), message)
+
+
+class OutputTest(absltest.TestCase):
+  def test_json_has_everything(self):
+    values = json.loads(json.dumps(state().to_json_dict(), allow_nan=False))
+    names = {field.name for field in dataclasses.fields(state())}
+    self.assertContainsSubset(names, values)
+    self.assertEqual(values['delivered']['none']['exact'], 9.5)
+    self.assertEqual(values['sensitivity']['value'], 2 / 600)
+    self.assertIs(values['holds'], True)
+
+  def test_json_has_no_infinity(self):
+    weak = state(
+      holds=False,
+      target_epsilon=math.inf,
+      claimed_epsilon=math.inf,
+      delivered={'none': {'exact': math.inf}},
+      sensitivity=None,
+    )
+    values = json.loads(json.dumps(weak.to_json_dict(), allow_nan=False))
+    self.assertEqual(values['target_epsilon'], 'inf')
+    self.assertEqual(values['claimed_epsilon'], 'inf')
+    self.assertEqual(values['delivered'], {'none': {'exact': 'inf'}})
+    self.assertIsNone(values['sensitivity'])
+
+  def test_words(self):
+    text = state().describe()
+    for part in (
+      'epsilon = 10 at delta = 1e-05 HOLDS.',
+      'an exact accountant delivers it',
+      'one example (replace-one)',
+      'none, exact: 9.5',
+      'none, moments: 1 (a claim, not a bound)',
+      'visible, pld: 4',
+      '(proven: ',
+      '- the server follows the protocol',
+    ):
+      self.assertIn(part, text)
+
+  def test_words_of_what_does_not_hold(self):
+    text = state(
+      holds=False, sensitivity=privacy.paper_rule(5.0, 600)
+    ).describe()
+    self.assertIn('DOES NOT HOLD', text)
+    self.assertIn('(NOT PROVEN: ', text)
+
+
+class FormatTest(absltest.TestCase):
+  @hypothesis.settings(derandomize=True, deadline=None, database=None)
+  @hypothesis.given(st.floats(0, allow_infinity=False, allow_nan=False))
+  def test_never_rounds_down(self, value):
+    printed = decimal.Decimal(statement.format_epsilon(value))
+    exact = decimal.Decimal(value)
+    self.assertGreaterEqual(printed, exact)
+    self.assertLessEqual(printed, exact * decimal.Decimal('1.00001'))
+
+  def test_infinity(self):
+    self.assertEqual(statement.format_epsilon(math.inf), 'inf')
+
+
+if __name__ == '__main__':
+  absltest.main()
