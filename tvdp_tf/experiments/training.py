@@ -21,12 +21,11 @@ from tvdp_tf.experiments import (
   export,
   federation,
   plans,
-  plateau,
   plots,
   run_folder,
 )
+from tvdp_tf.experiments import rounds as rounds_lib
 from tvdp_tf.experiments import settings as settings_lib
-from tvdp_tf.federated import client_data, schedule_state
 from tvdp_tf.learning import evaluation, functional, noise
 from tvdp_tf.privacy import ledger as ledger_lib
 
@@ -69,21 +68,11 @@ class _Run:
     self.settings, self.fed = plan.settings, plan.fed
     self.ledger = ledger
     self.output_dir = output_dir
-    self.history: list[plans.Round] = []
-    self.rounds = self.settings.rounds
     self.loss = self.accuracy = float('nan')
     self._settings_digest = settings_digest
-    self._plateau = plateau.PlateauDetector()
-    initial_model = self.fed.initial_model()
-    self.process = federated.build_learning_process(
-      federated.functional_model(self.fed.spec, initial_model),
-      plan.mechanism,
-      local_steps=self.settings.local_steps,
-      learning_rate=self.settings.learning_rate,
-      l2_regularization=self.fed.spec.l2_regularization,
-    )
+    self.rounds = rounds_lib.Rounds(plan, rounds_lib.build_process(plan))
     self.evaluator = evaluation.Evaluator(
-      functional.FunctionalModel(initial_model),
+      functional.FunctionalModel(self.fed.initial_model()),
       self.fed.spec.loss,
       self.fed.dataset.test_features,
       self.fed.dataset.test_labels,
@@ -109,85 +98,52 @@ class _Run:
   def next_round(self, state, round_number: int):
     """Runs one round; returns the new state and the row of metrics."""
     started = time.monotonic()
-    schedule = schedule_state.of(state)
-    stddev = 0.0 if schedule is None else float(schedule['variance']) ** 0.5
-    drawn = self.fed.participation.cohort(round_number)
-    releases = self.plan.round(
-      round_number, self._affordable(round_number, drawn, stddev), stddev
+    drawn = self.rounds.releases(
+      state, round_number, self.rounds.cohort(round_number)
     )
-    noise_keys = {
-      user: self._noise_key(round_number, user)
-      for user in releases.clients.tolist()
-    }
+    releases = self.rounds.releases(
+      state, round_number, self._affordable(drawn)
+    )
+    noise_keys = self.rounds.noise_keys(releases)
     # On record before they happen, so that no failure can hide them.
     self._record(releases, noise_keys, state)
-    self.history.append(releases)
-    data = [
-      client_data.client_sequence(
-        *self.fed.user_data(user), noise_keys[user], float(scale)
-      )
-      for user, scale in zip(
-        releases.clients.tolist(), releases.noise_scales, strict=True
-      )
-    ]
-    output = self.process.next(state, data)
+    state = self.rounds.run(state, releases, noise_keys)
     self.loss, self.accuracy = self.evaluator.evaluate(
-      output.state.global_model_weights.trainable
+      state.global_model_weights.trainable
     )
     row = collections.OrderedDict(
       noise_stddev=releases.noise_stddev,
       test_loss=self.loss,
       test_accuracy=self.accuracy,
-      delivered_epsilon=self.plan.worst_epsilon(self.history),
+      delivered_epsilon=self.plan.worst_epsilon(self.rounds.history),
       seconds=time.monotonic() - started,
-      rounds=self.rounds,
+      rounds=self.rounds.total,
     )
     if self.ledger.header.sampling == 'none':
       # The size of a secret cohort would tell whether a user was in it.
       row['participants'] = len(releases.clients)
-    return output.state, row
+    return state, row
 
-  def refined(self, state, completed: int):
-    """The state with another schedule, if it is time for one."""
-    if self.settings.refinement == 'none' or not self._plateau.update(
-      self.loss
-    ):
-      return state
-    new_rounds = privacy.new_maximum_rounds(self.settings.alpha_d, self.rounds)
-    self.rounds = max(new_rounds, completed)
-    if self.rounds == completed:
-      return state
-    current = schedule_state.of(state)
-    assert current is not None  # Only noise is refined.
-    schedule = self.plan.refine(self.history, self.rounds)
-    return schedule_state.put(state, schedule_state.refined(current, schedule))
-
-  def _affordable(
-    self, round_number: int, drawn: np.ndarray, stddev: float
-  ) -> np.ndarray:
+  def _affordable(self, drawn: plans.Round) -> np.ndarray:
     """Those of a cohort whose budget covers the round."""
     header = self.ledger.header
-    if not header.enforced or header.sampling != 'none' or not len(drawn):
-      return drawn
-    planned = self.plan.round(round_number, drawn, stddev)
+    if (
+      not header.enforced or header.sampling != 'none' or not len(drawn.clients)
+    ):
+      return drawn.clients
     left = [
       client
       for client, multiplier in zip(
-        drawn.tolist(), planned.noise_multipliers.tolist(), strict=True
+        drawn.clients.tolist(), drawn.noise_multipliers.tolist(), strict=True
       )
       if self.ledger.affordable(client, **self.plan.amounts(multiplier))
     ]
     if not left:
       raise errors.TrainingFailedError(
-        f'no client of round {round_number} has budget left for it: the run '
-        f'stops after {len(self.history)} rounds'
+        f'no client of round {drawn.number} has budget left for it: the run '
+        f'stops after {len(self.rounds.history)} rounds'
       )
     return np.array(left, np.int64)
-
-  def _noise_key(self, round_number: int, user: int) -> np.ndarray:
-    if self.settings.seed is None:
-      return noise.fresh_noise_key()
-    return noise.seeded_noise_key(self.settings.seed, round_number, user)
 
   def _record(
     self, releases: plans.Round, noise_keys: dict[int, np.ndarray], state
@@ -226,12 +182,12 @@ class _Run:
 
   def write_results(self) -> privacy.PrivacyStatement:
     """Writes the statement and the picture on the rounds so far."""
-    statement = self.plan.statement(self.history)
+    statement = self.plan.statement(self.rounds.history)
     run_folder.write_json(
       self.output_dir / run_folder.PRIVACY,
       {
         **statement.to_json_dict(),
-        'rounds': len(self.history),
+        'rounds': len(self.rounds.history),
         'ledger_head': self.ledger.head_hash,
       },
     )
@@ -262,10 +218,12 @@ def _config(plan: plans.Plan) -> dict:
 
 
 async def _train(run: _Run, progress: bool) -> None:
-  state = run.process.initialize()
+  state = run.rounds.process.initialize()
   completed = 0
-  with tqdm.tqdm(total=run.rounds, unit='round', disable=not progress) as bar:
-    while completed < run.rounds:
+  with tqdm.tqdm(
+    total=run.rounds.total, unit='round', disable=not progress
+  ) as bar:
+    while completed < run.rounds.total:
       completed += 1
       state, row = run.next_round(state, completed)
       if not np.isfinite(row['test_loss']):
@@ -273,11 +231,11 @@ async def _train(run: _Run, progress: bool) -> None:
           f'the test loss of round {completed} is {row["test_loss"]}: '
           'lower --learning_rate or the noise'
         )
-      state = run.refined(state, completed)
+      state = run.rounds.refined(state, run.loss)
       await run.state_manager.save(state, completed)
       for manager in run.release_managers:
         await manager.release(row, completed)
-      bar.total = run.rounds
+      bar.total = run.rounds.total
       bar.set_postfix(loss=f'{run.loss:.3f}', accuracy=f'{run.accuracy:.3f}')
       bar.update()
   export.save_model(
@@ -337,6 +295,6 @@ def train(
       asyncio.run(_train(run, progress))
     finally:
       # A failed run has released things too: its statement counts them.
-      if run.history:
+      if run.rounds.history:
         statement = run.write_results()
   return TrainingResult(run.loss, run.accuracy, statement, output_dir)

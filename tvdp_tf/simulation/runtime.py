@@ -248,6 +248,10 @@ class CompiledContext(tff.framework.SyncContext):
     self._resident = _Resident()
     self._threads = _Threads(self._device)
 
+  def forget_data(self) -> None:
+    """Lets go of client data that is kept on the device."""
+    self._resident = _Resident()
+
   def close(self) -> None:
     """Ends the context's threads."""
     self._threads.close()
