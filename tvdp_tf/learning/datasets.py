@@ -1,7 +1,9 @@
 """The data sets: a private training part and a public test part.
 
 `digits` is scikit-learn's embedded set of 1,797 real 8x8 digits: it needs no
-download. The others are read through TensorFlow Datasets (TFDS).
+download, nor do the `generated` ones, which have the shapes of the others and
+are for trying things out. The others are read through TensorFlow Datasets
+(TFDS).
 """
 
 import dataclasses
@@ -113,12 +115,46 @@ def _load_adult(data_dir: str | None) -> Dataset:
   return _dataset('adult', *parts, adult.encode)
 
 
+# Shape of an example, and number of classes.
+_GENERATED = {
+  'generated_mnist': ((28, 28, 1), 10),
+  'generated_fashion_mnist': ((28, 28, 1), 10),
+  'generated_cifar10': ((32, 32, 3), 10),
+  'generated_adult': ((108,), 2),
+}
+
+
+def _generate(name: str, data_dir: str | None) -> Dataset:
+  """A few noisy copies of a random prototype of each class."""
+  del data_dir
+  shape, num_classes = _GENERATED[name]
+  rng = np.random.default_rng(0)
+  prototypes = rng.random([num_classes, *shape])
+
+  def draw(size):
+    labels = rng.integers(0, num_classes, size).astype(np.int32)
+    noisy = prototypes[labels] + rng.normal(0, 0.3, [size, *shape])
+    return np.clip(noisy, 0, 1).astype(np.float32), labels
+
+  train_features, train_labels = draw(400)
+  test_features, test_labels = draw(100)
+  return Dataset(
+    name=name,
+    train_features=train_features,
+    train_labels=train_labels,
+    test_features=test_features,
+    test_labels=test_labels,
+    num_classes=num_classes,
+  )
+
+
 _LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'digits': _load_digits,
   'mnist': functools.partial(_load_images, 'mnist'),
   'fashion_mnist': functools.partial(_load_images, 'fashion_mnist'),
   'cifar10': functools.partial(_load_images, 'cifar10'),
   'adult': _load_adult,
+  **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
 DATASETS = tuple(_LOADERS)
 

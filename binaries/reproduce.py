@@ -1,0 +1,90 @@
+"""Reproduces an experiment of the paper: CSV, picture and summary.
+
+An interrupted run goes on with --resume. Several machines share the work with
+--shard=1/4 to --shard=4/4, each into a folder of its own; --merge joins them.
+"""
+
+import pathlib
+import re
+
+from absl import flags
+
+from tvdp_tf import _validate, errors
+from tvdp_tf.cli import program
+from tvdp_tf.experiments import paper_experiments, run_folder
+
+_EXPERIMENT = flags.DEFINE_enum(
+  'experiment',
+  None,
+  list(paper_experiments.EXPERIMENTS),
+  'What to reproduce.',
+)
+_SCALE = flags.DEFINE_enum(
+  'scale',
+  'paper',
+  ['smoke', 'paper'],
+  'smoke: generated data, seconds; paper: the real data.',
+)
+_SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.')
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, "TFDS's folder; downloads on first use."
+)
+_DEVICE = flags.DEFINE_enum(
+  'device', 'auto', ['auto', 'cpu', 'gpu'], 'Where it is executed.'
+)
+_SHARD = flags.DEFINE_string('shard', '1/1', 'i/n: the i-th of n parts.')
+_MERGE = flags.DEFINE_list('merge', [], 'Folders of shards to join.')
+_RESUME = flags.DEFINE_bool('resume', False, 'Go on in --output_dir.')
+_OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', None, 'Folder; by default runs/<experiment>.'
+)
+_PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
+
+
+def _shard() -> tuple[int, int]:
+  match = re.fullmatch(r'(\d{1,6})/(\d{1,6})', _SHARD.value)
+  part, count = map(int, match.groups()) if match else (0, 0)
+  if not 1 <= part <= count:
+    raise errors.UsageError(
+      f'shard must be i/n with 1 <= i <= n, got {_SHARD.value!r}'
+    )
+  return part, count
+
+
+def main() -> None:
+  """Runs, resumes or merges what the flags describe."""
+  if _EXPERIMENT.value is None:
+    names = ', '.join(paper_experiments.EXPERIMENTS)
+    raise errors.UsageError(f'experiment must be one of {names}, got none')
+  part, count = _shard()
+  try:
+    _validate.integer('seeds', _SEEDS.value)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+  experiment = paper_experiments.EXPERIMENTS[_EXPERIMENT.value]
+  output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
+  if not _RESUME.value:
+    run_folder.check_absent(output_dir)
+  from tvdp_tf.experiments import reproduction  # noqa: PLC0415
+
+  if _MERGE.value:
+    shards = [pathlib.Path(folder) for folder in _MERGE.value]
+    reproduction.merge(experiment, shards, output_dir)
+  else:
+    points = reproduction.points(
+      experiment, _SEEDS.value, _SCALE.value == 'smoke', _DATA_DIR.value
+    )
+    reproduction.run(
+      experiment,
+      points[part - 1 :: count],
+      output_dir,
+      _DEVICE.value,
+      _PROGRESS.value,
+    )
+  print(f'{experiment.name}: {experiment.title}')
+  print(f'the paper: {experiment.claim}')
+  print(f'written to {output_dir}')
+
+
+if __name__ == '__main__':
+  program.run(main)

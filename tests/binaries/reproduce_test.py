@@ -1,0 +1,124 @@
+"""Every experiment of the paper at smoke scale, through the program."""
+
+import csv
+import json
+import os
+import pathlib
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tests.binaries import program_runner
+from tvdp_tf.experiments import paper_experiments
+
+
+def read(folder: pathlib.Path) -> list[dict[str, str]]:
+  with open(folder / 'points.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def reproduce(folder, *arguments):
+  return program_runner.run(
+    'reproduce.py',
+    f'--output_dir={folder}',
+    '--scale=smoke',
+    '--noprogress',
+    *arguments,
+  )
+
+
+class SmokeTest(parameterized.TestCase):
+  @parameterized.parameters(*paper_experiments.EXPERIMENTS)
+  def test_csv_picture_and_summary_agree(self, name):
+    experiment = paper_experiments.EXPERIMENTS[name]
+    folder = pathlib.Path(self.create_tempdir().full_path, 'out')
+    result = reproduce(folder, f'--experiment={name}', '--seeds=2')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertCountEqual(
+      os.listdir(folder), ['points.csv', 'figure.png', 'summary.json']
+    )
+    rows = read(folder)
+    self.assertEqual({row['curve'] for row in rows}, set(experiment.curves))
+    self.assertEqual({row['seed'] for row in rows}, {'0', '1'})
+    summary = json.loads((folder / 'summary.json').read_text())
+    self.assertEqual(summary['experiment'], name)
+    for curve, best in summary['curves'].items():
+      x_name = 'round' if experiment.against == 'round' else 'planned_rounds'
+      losses = [
+        float(row['test_loss'])
+        for row in rows
+        if row['curve'] == curve and int(row[x_name]) == best['best_at']
+      ]
+      self.assertLen(losses, 2)
+      self.assertAlmostEqual(np.mean(losses), best['test_loss'], places=9)
+    picture = (folder / 'figure.png').read_bytes()
+    self.assertStartsWith(picture, b'\x89PNG')
+    self.assertIn(experiment.claim, result.stdout)
+
+
+class ContinueTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+  def run_one(self, name, *arguments):
+    result = reproduce(
+      self.folder / name, '--experiment=fig7', '--seeds=1', *arguments
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    return read(self.folder / name)
+
+  def test_resume_and_shards_give_the_same_points(self):
+    whole = self.run_one('whole')
+    halves = [self.run_one(f'part{i}', f'--shard={i}/2') for i in (1, 2)]
+    self.assertLen(whole, len(halves[0]) + len(halves[1]))
+    merged = self.run_one(
+      'merged', f'--merge={self.folder}/part1,{self.folder}/part2'
+    )
+
+    def key(row):
+      return sorted(row.items())
+
+    self.assertEqual(sorted(merged, key=key), sorted(whole, key=key))
+    # Half of the points are there; the rest are run.
+    resumed = self.run_one('part1', '--resume')
+    self.assertEqual(sorted(resumed, key=key), sorted(whole, key=key))
+    again = self.run_one('part1', '--resume')
+    self.assertEqual(again, resumed)
+
+  def test_a_file_of_something_else_is_refused(self):
+    folder = self.folder / 'other'
+    folder.mkdir()
+    for content in ('', 'a,b\n1,2\n', '\x00'):
+      (folder / 'points.csv').write_text(content)
+      result = reproduce(folder, '--experiment=fig7', '--resume')
+      self.assertEqual(result.returncode, 2)
+      self.assertLen(result.stderr.splitlines(), 1)
+      self.assertIn('points.csv', result.stderr)
+
+
+class FlagsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([], '--experiment must be one of fig2, '),
+    (['--experiment=fig99'], '--experiment must be one of fig2, '),
+    (['--experiment=fig2', '--shard=3/2'], '--shard must be i/n'),
+    (['--experiment=fig2', '--shard=half'], '--shard must be i/n'),
+    (['--experiment=fig2', '--seeds=0'], '--seeds must be an integer >= 1'),
+  )
+  def test_one_line(self, arguments, line):
+    folder = self.create_tempdir().full_path + '/out'
+    result = reproduce(folder, *arguments)
+    self.assertEqual(result.returncode, 2)
+    self.assertLen(result.stderr.splitlines(), 1)
+    self.assertIn(line, result.stderr)
+    self.assertFalse(os.path.lexists(folder))
+
+  def test_existing_folder(self):
+    folder = self.create_tempdir().full_path
+    result = reproduce(folder, '--experiment=fig7')
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--output_dir must not exist yet', result.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()
