@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import errors
+from tvdp_tf import errors, privacy
 from tvdp_tf.experiments import run_folder, settings, training
 from tvdp_tf.privacy import participation_budget
 
@@ -102,6 +102,27 @@ class TrainTest(parameterized.TestCase):
     stopped = np.diff(columns['test_loss']) >= 0
     np.testing.assert_array_equal(np.diff(planned)[1:] < 0, stopped[:-1])
     self.assertFalse(result.statement.holds)
+
+  @parameterized.parameters('poisson', 'balanced')
+  def test_central_composes_the_events_of_its_query(self, participation):
+    result, columns = self.train(
+      mechanism='central', participation=participation, rounds=4, epsilon=20.0
+    )
+    self.assertTrue(result.statement.holds)
+    (events,) = [
+      by_accountant['rdp']
+      for view, by_accountant in result.statement.delivered.items()
+      if view.startswith("the query's events")
+    ]
+    multipliers = np.array(columns['noise_stddev']) / 5.0 * 5
+    ours = privacy.delivered_epsilon(
+      multipliers,
+      1e-3,
+      'rdp',
+      'poisson' if participation == 'poisson' else 'none',
+      0.5,
+    )
+    self.assertAlmostEqual(events, ours, delta=0.01 * ours)
 
   def test_refuses_what_does_not_fit_the_data(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')

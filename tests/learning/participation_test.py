@@ -78,5 +78,33 @@ class BalancedTest(parameterized.TestCase):
       participation.BalancedParticipation(10, 3, seed=0)
 
 
+class PoissonTest(absltest.TestCase):
+  def test_users_are_drawn_on_their_own(self):
+    rule = participation.PoissonParticipation(20, 5, seed=3)
+    rounds = 4000
+    taken = participation.participations(
+      [rule.cohort(m) for m in range(1, rounds + 1)], 20
+    )
+    # Four standard deviations of the mean of independent draws.
+    slack = 4 * np.sqrt(0.25 * 0.75 / rounds)
+    np.testing.assert_allclose(taken.mean(axis=1), 0.25, atol=slack)
+    sizes = taken.sum(axis=0)
+    # A fixed size has variance 0; that of a binomial is 3.75.
+    self.assertBetween(sizes.var(), 3.75 * 0.9, 3.75 * 1.1)
+    correlations = np.corrcoef(taken)
+    np.testing.assert_allclose(
+      correlations - np.eye(20), 0, atol=5 / np.sqrt(rounds)
+    )
+
+  def test_a_cohort_may_be_empty(self):
+    rule = participation.PoissonParticipation(10, 1, seed=3)
+    sizes = [len(rule.cohort(m)) for m in range(1, 101)]
+    self.assertIn(0, sizes)
+
+  def test_is_a_function_of_seed_and_round(self):
+    one, two = (participation.PoissonParticipation(50, 9, 1) for _ in range(2))
+    np.testing.assert_array_equal(one.cohort(7), two.cohort(7))
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -85,7 +85,9 @@ class Rounds:
         releases.clients.tolist(), releases.noise_scales, strict=True
       )
     ]
-    return self.process.next(state, data).state
+    state = self.process.next(state, data).state
+    self.plan.observe(state)
+    return state
 
   def refined(self, state: State, loss: float) -> State:
     """The state with another schedule, if the loss calls for one.

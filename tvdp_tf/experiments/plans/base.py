@@ -89,6 +89,10 @@ class Plan(abc.ABC):
       'releases_per_client': self.releases_per_client,
     }
 
+  def observe(self, state: Any) -> None:
+    """Takes note of the process's state after a round."""
+    del state
+
   def refine(
     self, history: Sequence[Round], new_rounds: int
   ) -> privacy.GeometricSchedule:

@@ -1,14 +1,19 @@
 """`--mechanism=central`: user-level DP-FedAvg with a trusted server."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import dp_accounting
 import numpy as np
+import tensorflow as tf
+from dp_accounting import rdp
 
 from tvdp_tf import privacy
 from tvdp_tf.experiments.plans import base
 from tvdp_tf.privacy import ledger, mechanisms, participation_budget
 
 _POISSON = 'poisson'
+_EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
 
 
 class CentralPlan(base.Plan):
@@ -23,6 +28,7 @@ class CentralPlan(base.Plan):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._amplified = settings.participation == _POISSON
+    self._events: list[dp_accounting.DpEvent] = []
     self.mechanism = mechanisms.CentralMechanism(
       self._schedule(),
       settings.l2_norm_clip,
@@ -90,6 +96,26 @@ class CentralPlan(base.Plan):
       np.ones(len(clients)),
     )
 
+  def observe(self, state: Any) -> None:
+    """Keeps the round's DpEvent, as the query has left it in the state."""
+    fields = tf.nest.map_structure(
+      lambda leaf: leaf.numpy() if hasattr(leaf, 'numpy') else leaf,
+      state.aggregator.dp_event,
+    )
+    self._events.append(dp_accounting.DpEvent.from_named_tuple(fields))
+
+  def _composed(self) -> float:
+    """Epsilon of the query's own events, composed by dp_accounting."""
+    accountant = rdp.RdpAccountant()
+    rate = self.settings.sampling_rate
+    for event in self._events:
+      accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(rate, event)
+        if self._amplified
+        else event
+      )
+    return float(accountant.get_epsilon(self.settings.delta))
+
   def worst_epsilon(self, history: Sequence[base.Round]) -> float:
     """As in the base class; with Poisson participation, of every user."""
     if not self._amplified:
@@ -144,6 +170,8 @@ class CentralPlan(base.Plan):
       }
       who = 'no secret is made of who took part when, and nothing gained by it'
     best = min(views[view].values())
+    if self._events:
+      views[_EVENTS] = {'rdp': self._composed()}
     holds = settings.seed is None and best <= settings.epsilon
     reason = (
       'every release is on record, and one user moves the sum of the clipped '
