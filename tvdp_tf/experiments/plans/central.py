@@ -155,8 +155,9 @@ class CentralPlan(base.Plan):
       view = _POISSON
       views = {view: self._poisson(history, ('pld', 'rdp'))}
       who = (
-        'who was drawn in which round stays a secret of the server: users are '
-        f'drawn independently with probability {settings.sampling_rate:g}'
+        'who was drawn in which round stays a secret of the server, and so '
+        "does this run's folder, whose times tell how many were drawn: users "
+        f'are drawn independently with probability {settings.sampling_rate:g}'
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
