@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tqdm
 from matplotlib import pyplot as plt
+from matplotlib import ticker
 
 from tvdp_tf import errors, simulation
 from tvdp_tf.experiments import paper_experiments, plots, run_folder, sweep
@@ -213,7 +214,8 @@ def draw(
   figure, axes = plt.subplots(
     1, count, figsize=(6.5 * count, 4.5), squeeze=False
   )
-  colors = plt.get_cmap('viridis')(np.linspace(0, 0.9, len(experiment.curves)))
+  palette = plt.get_cmap('tab10' if len(experiment.curves) <= 10 else 'tab20')
+  colors = [palette(index) for index in range(len(experiment.curves))]
   for axis, column in zip(axes[0], experiment.columns, strict=True):
     for (curve, own), color in zip(
       _by_curve(experiment, rows).items(), colors, strict=True
@@ -230,7 +232,15 @@ def draw(
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(alpha=0.3)
     if column == 'test_loss':
+      losses = [line.get_ydata() for line in axis.get_lines()]
       axis.set_yscale('log')
+      # One curve that goes through the roof must not flatten the others.
+      axis.set_ylim(
+        0.95 * min(map(np.nanmin, losses)),
+        1.3 * np.nanmedian(list(map(np.nanmax, losses))),
+      )
+      axis.yaxis.set_major_formatter(ticker.FormatStrFormatter('%.2g'))
+      axis.yaxis.set_minor_formatter(ticker.FormatStrFormatter('%.2g'))
   axes[0][-1].legend(fontsize='small')
   figure.suptitle(f'{experiment.name}: {experiment.title}')
   figure.tight_layout()
