@@ -9,7 +9,14 @@ from absl.testing import absltest, parameterized
 
 from tvdp_tf import federated, privacy, simulation
 from tvdp_tf.federated import client_data
-from tvdp_tf.learning import datasets, models, noise, partitions
+from tvdp_tf.learning import (
+  datasets,
+  functional,
+  ghost_clipping,
+  models,
+  noise,
+  partitions,
+)
 from tvdp_tf.privacy import mechanisms
 
 SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=5, initial_stddev=0.02)
@@ -105,6 +112,32 @@ class SameModelTest(parameterized.TestCase):
       tf.nest.flatten(metrics), tf.nest.flatten(expected_metrics), strict=True
     ):
       np.testing.assert_allclose(one, other, rtol=1e-4)
+
+  def test_a_model_beyond_ghost_clipping(self):
+    keras_model = tf.keras.Sequential(
+      [
+        tf.keras.layers.InputLayer([8, 8, 1]),
+        tf.keras.layers.Conv2D(4, 3, activation='tanh'),
+        tf.keras.layers.GroupNormalization(2),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(10),
+      ]
+    )
+    self.assertFalse(
+      ghost_clipping.supports(functional.FunctionalModel(keras_model))
+    )
+    process = build(MECHANISMS['gradient'], keras_model)
+    users = make_users()
+    with federated.local_runtime():
+      expected, _ = train(process, users, 3)
+    with simulation.compiled_runtime('cpu'):
+      actual, _ = train(process, users, 3)
+    for one, other in zip(
+      actual.global_model_weights.trainable,
+      expected.global_model_weights.trainable,
+      strict=True,
+    ):
+      np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
   def test_many_local_steps(self):
     process = build(
