@@ -44,7 +44,7 @@ lint: install  ## Ruff (rules and format) and mypy.
 
 .PHONY: pytest
 pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
-	$(IN_VENV) pytest $(ARGS)
+	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(ARGS)
 
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.

@@ -80,11 +80,11 @@ def _audit() -> None:
     settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
     # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
     from tvdp_tf.attacks import claims  # noqa: PLC0415
-    from tvdp_tf.experiments import planning_folder  # noqa: PLC0415
+    from tvdp_tf.experiments import output_folder  # noqa: PLC0415
 
     claims.delivered_epsilons(settings, claims.build_mechanism(settings))
     if path is not None:
-      planning_folder.check(path)
+      output_folder.check(path)
 
     from tvdp_tf.attacks import (  # noqa: PLC0415
       audit,
@@ -94,7 +94,7 @@ def _audit() -> None:
 
     result = audit.audit(settings)
     if path is not None:
-      with planning_folder.create(path) as folder:
+      with output_folder.create(path) as folder:
         audit_files.write(result, folder)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error

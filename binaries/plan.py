@@ -96,15 +96,15 @@ def _plan(output_dir: pathlib.Path | None) -> None:
   settings = _settings()
   # SciPy and Matplotlib take half a second to import: flags come first.
   from tvdp_tf.experiments import (  # noqa: PLC0415
+    output_folder,
     planning_files,
-    planning_folder,
     planning_pilot,
     planning_report,
     planning_text,
   )
 
   if output_dir is not None:
-    planning_folder.check(output_dir)
+    output_folder.check(output_dir)
   pilot = None
   if _PILOT.value is not None:
     pilot = planning_pilot.read(_PILOT.value)
@@ -127,13 +127,13 @@ def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
   if not pathlib.Path(ledger).is_file():
     raise ValueError(f"ledger must be a run's ledger file, got {ledger!r}")
   from tvdp_tf.experiments import (  # noqa: PLC0415
-    planning_folder,
+    output_folder,
     planning_ledger,
   )
   from tvdp_tf.privacy import ledger_audit  # noqa: PLC0415
 
   if output_dir is not None:
-    planning_folder.check(output_dir)
+    output_folder.check(output_dir)
   audit = ledger_audit.audit(ledger)
   if output_dir is not None:
     planning_ledger.write(audit, output_dir)

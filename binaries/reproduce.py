@@ -11,12 +11,12 @@ from absl import flags
 
 from tvdp_tf import _validate, errors
 from tvdp_tf.cli import program
-from tvdp_tf.experiments import paper_experiments, run_folder
+from tvdp_tf.experiments import catalogue, run_folder
 
 _EXPERIMENT = flags.DEFINE_enum(
   'experiment',
   None,
-  list(paper_experiments.EXPERIMENTS),
+  list(catalogue.EXPERIMENTS),
   'What to reproduce.',
 )
 _SCALE = flags.DEFINE_enum(
@@ -54,14 +54,14 @@ def _shard() -> tuple[int, int]:
 def main() -> None:
   """Runs, resumes or merges what the flags describe."""
   if _EXPERIMENT.value is None:
-    names = ', '.join(paper_experiments.EXPERIMENTS)
+    names = ', '.join(catalogue.EXPERIMENTS)
     raise errors.UsageError(f'experiment must be one of {names}, got none')
   part, count = _shard()
   try:
     _validate.integer('seeds', _SEEDS.value)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  experiment = paper_experiments.EXPERIMENTS[_EXPERIMENT.value]
+  experiment = catalogue.EXPERIMENTS[_EXPERIMENT.value]
   output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
   if not _RESUME.value:
     run_folder.check_absent(output_dir)

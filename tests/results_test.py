@@ -1,25 +1,24 @@
 """The committed results agree with each other."""
 
-import csv
 import json
 import pathlib
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.experiments import paper_experiments, reproduction
+from tvdp_tf.experiments import catalogue, reproduction
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results'
 _REPRODUCED = sorted(
-  path.parent.name for path in _RESULTS.glob('reproduction/*/points.csv')
+  path.parent.name for path in _RESULTS.glob('experiments/*/points.csv')
 )
 
 
 class ReproductionTest(parameterized.TestCase):
   @parameterized.parameters(*_REPRODUCED)
   def test_points_summary_and_experiment_agree(self, name):
-    folder = _RESULTS / 'reproduction' / name
-    experiment = paper_experiments.EXPERIMENTS[name]
+    folder = _RESULTS / 'experiments' / name
+    experiment = catalogue.EXPERIMENTS[name]
     rows = reproduction.read_points(folder / 'points.csv')
     summary = json.loads((folder / 'summary.json').read_text())
     self.assertEqual(summary['claim'], experiment.claim)
@@ -42,15 +41,18 @@ class ReproductionTest(parameterized.TestCase):
 
 class GuaranteeTest(absltest.TestCase):
   def test_the_headline_is_in_the_runs(self):
-    with open(_RESULTS / 'guarantee_mnist' / 'summary.csv', newline='') as file:
-      rows = list(csv.DictReader(file))
+    rows = reproduction.read_points(
+      _RESULTS / 'experiments' / 'guarantee' / 'points.csv'
+    )
     readme = (_RESULTS.parent / 'README.md').read_text()
-    for run, target in (
-      ('gradient, target 1', 1),
-      ('gradient, target 3', 3),
-      ('paper, claimed 10', None),
+    for curve, target in (
+      ('gradient, epsilon = 1', 1),
+      ('gradient, epsilon = 3', 3),
+      ('paper, claimed epsilon = 10', None),
     ):
-      own = [row for row in rows if row['run'] == run]
+      own = [
+        row for row in rows if row['curve'] == curve and row['round'] == '30'
+      ]
       self.assertLen(own, 3)
       loss = np.mean([float(row['test_loss']) for row in own])
       accuracy = np.mean([float(row['test_accuracy']) for row in own])

@@ -9,7 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.binaries import program_runner
-from tvdp_tf.experiments import paper_experiments
+from tvdp_tf.experiments import catalogue
 
 
 def read(folder: pathlib.Path) -> list[dict[str, str]]:
@@ -28,9 +28,9 @@ def reproduce(folder, *arguments):
 
 
 class SmokeTest(parameterized.TestCase):
-  @parameterized.parameters(*paper_experiments.EXPERIMENTS)
+  @parameterized.parameters(*catalogue.EXPERIMENTS)
   def test_csv_picture_and_summary_agree(self, name):
-    experiment = paper_experiments.EXPERIMENTS[name]
+    experiment = catalogue.EXPERIMENTS[name]
     folder = pathlib.Path(self.create_tempdir().full_path, 'out')
     result = reproduce(folder, f'--experiment={name}', '--seeds=2')
     self.assertEqual(result.returncode, 0, result.stderr)

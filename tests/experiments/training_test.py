@@ -187,7 +187,7 @@ class MnistTest(parameterized.TestCase):
   @parameterized.parameters(
     (3.0, 2.0, 0.5, 0.88, 0.42), (1.0, 1.0, 1.0, 0.845, 0.88862)
   )
-  def test_a_guarantee_costs_no_utility(
+  def test_a_guarantee_costs_little_utility(
     self, epsilon, example_clip, learning_rate, accuracy, loss
   ):
     # The paper's best loss is .88862, at an epsilon of 10 that it claims.

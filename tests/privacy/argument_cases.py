@@ -14,6 +14,7 @@ NON_NEGATIVE = 'a finite number >= 0'
 OPEN_UNIT = 'a number strictly between 0 and 1'
 RATE = 'a number in (0, 1]'
 ACCOUNTANT = 'one of exact, rdp, pld, moments'
+CALIBRATION = 'one of printed, tight, exact, rdp, pld'
 SAMPLING = 'one of none, poisson, visible'
 FORM = 'one of printed, corrected'
 
@@ -25,9 +26,7 @@ BAD: Mapping[str, tuple[Any, ...]] = {
   NON_NEGATIVE: (-1e-9, math.inf, *_NO_NUMBER),
   OPEN_UNIT: (0, 1, 1.5, -0.1, *_NO_NUMBER),
   RATE: (0, 1.0000001, -0.1, math.inf, *_NO_NUMBER),
-  ACCOUNTANT: _NO_WORD,
-  SAMPLING: _NO_WORD,
-  FORM: _NO_WORD,
+  **dict.fromkeys((ACCOUNTANT, CALIBRATION, SAMPLING, FORM), _NO_WORD),
 }
 _NO_INTEGER = (1.0, '3', None, True, math.nan, math.inf)
 
@@ -135,6 +134,10 @@ CASES = {
     privacy.theorem1_log_stddev, {**_THEOREM1, 'round': (2, integer(1, 3))}
   ),
   'tight': Case(privacy.tight_moment_stddev, _THEOREM1),
+  'rules': Case(
+    privacy.schedule_for_every_round,
+    {'calibration': ('exact', CALIBRATION), **_THEOREM1},
+  ),
   'theorem2': Case(
     privacy.theorem2_stddev,
     {

@@ -211,6 +211,15 @@ class CompiledRuntimeTest(parameterized.TestCase):
     with simulation.compiled_runtime('cpu'):
       self.assertEqual(int(difference(5, 3)), 2)
 
+  def test_secure_sums_are_refused(self):
+    process = tff.aggregators.SecureSumFactory(10).create(
+      tff.TensorType(np.int32)
+    )
+    with simulation.compiled_runtime('cpu'):
+      state = process.initialize()
+      with self.assertRaisesRegex(NotImplementedError, 'secure sums'):
+        process.next(state, [1, 2])
+
   def test_leaves_the_context_as_it_was(self):
     before = tff.framework.get_context_stack().current
     with contextlib.suppress(RuntimeError), simulation.compiled_runtime('cpu'):

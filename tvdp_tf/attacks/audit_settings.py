@@ -8,12 +8,13 @@ import dataclasses
 
 from tvdp_tf import _validate
 from tvdp_tf.attacks import lower_bound
+from tvdp_tf.privacy import calibration_rules
 
 MECHANISMS = ('paper', 'gradient')
 # Those that a mechanism allows, its default first.
 CALIBRATIONS = {
-  'paper': ('printed', 'tight', 'exact', 'rdp', 'pld'),
-  'gradient': ('exact', 'rdp', 'pld'),
+  'paper': calibration_rules.CALIBRATIONS,
+  'gradient': calibration_rules.ACCOUNTED,
 }
 
 # Client -> (examples by default, the most there are). All of the training

@@ -49,26 +49,15 @@ def _paper_mechanism(
   settings: audit_settings.AuditSettings,
 ) -> mechanisms.PaperMechanism:
   rule = privacy.paper_rule(settings.l2_norm_clip, settings.num_examples)
-  asked = (settings.epsilon, settings.delta)
-  formulas = {
-    'printed': privacy.theorem1_stddev,
-    'tight': privacy.tight_moment_stddev,
-  }
-  if settings.calibration in formulas:
-    stddev = formulas[settings.calibration](
-      settings.theta, settings.rounds, *asked, 1.0, rule.value
-    )
-    schedule = privacy.GeometricSchedule(
-      settings.theta, settings.rounds, stddev
-    )
-  else:
-    schedule = privacy.calibrate(
-      *asked,
-      settings.theta,
-      settings.rounds,
-      rule.value,
-      accountant=settings.calibration,
-    )
+  schedule = privacy.schedule_for_every_round(
+    settings.calibration,
+    epsilon=settings.epsilon,
+    delta=settings.delta,
+    theta=settings.theta,
+    rounds=settings.rounds,
+    sampling_rate=1.0,
+    sensitivity=rule.value,
+  )
   return mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)
 
 

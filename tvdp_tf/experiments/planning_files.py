@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 from tvdp_tf.experiments import (
-  planning_folder,
+  output_folder,
   planning_pilot_plot,
   planning_report,
 )
@@ -47,12 +47,12 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
 
   Args:
     report: The plan.
-    path: The folder, see `planning_folder.check`.
+    path: The folder, see `output_folder.check`.
 
   Raises:
     ValueError: If the folder exists or cannot be written.
   """
-  with planning_folder.create(path) as folder:
+  with output_folder.create(path) as folder:
     _write_json(report, folder / JSON)
     _write_csv(report, folder / CSV)
     _draw(report, folder / PICTURE)

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from tvdp_tf.experiments import planning_folder, planning_layout
+from tvdp_tf.experiments import output_folder, planning_layout
 from tvdp_tf.privacy import ledger, ledger_audit
 
 CSV = 'ledger_audit.csv'
@@ -72,14 +72,14 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
 
   Args:
     audit: The audit.
-    path: The folder, see `planning_folder.check`.
+    path: The folder, see `output_folder.check`.
 
   Raises:
     ValueError: If the folder exists or cannot be written.
   """
   target = audit.header.target_epsilon
   with (
-    planning_folder.create(path) as folder,
+    output_folder.create(path) as folder,
     open(folder / CSV, 'w', newline='', encoding='utf-8') as file,
   ):
     writer = csv.writer(file, lineterminator='\n')

@@ -96,23 +96,14 @@ def _worst_multipliers(settings, schedule) -> np.ndarray:
 
 
 def _paper_schedule(settings, calibration) -> privacy.GeometricSchedule:
-  target = {
-    'theta': settings.theta,
-    'rounds': settings.rounds,
-    'epsilon': settings.epsilon,
-    'delta': settings.delta,
-    'sensitivity': sensitivity_rule(settings).value,
-  }
-  if calibration not in ('printed', 'tight'):
-    return privacy.calibrate(accountant=calibration, **target)
-  formula = {
-    'printed': privacy.theorem1_stddev,
-    'tight': privacy.tight_moment_stddev,
-  }[calibration]
-  return privacy.GeometricSchedule(
+  return privacy.schedule_for_every_round(
+    calibration,
+    epsilon=settings.epsilon,
+    delta=settings.delta,
     theta=settings.theta,
     rounds=settings.rounds,
-    initial_stddev=formula(sampling_rate=settings.sampling_rate, **target),
+    sampling_rate=settings.sampling_rate,
+    sensitivity=sensitivity_rule(settings).value,
   )
 
 

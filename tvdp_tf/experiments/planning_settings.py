@@ -10,13 +10,14 @@ import math
 import sys
 
 from tvdp_tf import _validate
+from tvdp_tf.privacy import calibration_rules
 
 MECHANISMS = ('paper', 'gradient')
 PARTICIPATIONS = ('uniform', 'balanced', 'poisson')
 # Those that a mechanism allows. Theorem 1 is about the paper's releases only.
 CALIBRATIONS = {
-  'paper': ('printed', 'tight', 'exact', 'rdp', 'pld'),
-  'gradient': ('exact', 'rdp', 'pld'),
+  'paper': calibration_rules.CALIBRATIONS,
+  'gradient': calibration_rules.ACCOUNTED,
 }
 
 # Every round of every block is looked at, so that users are limited as well.

@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 from tvdp_tf import errors, simulation
-from tvdp_tf.experiments import paper_experiments, plots, run_folder, sweep
+from tvdp_tf.experiments import catalogue, plots, run_folder, sweep
 from tvdp_tf.experiments import settings as settings_lib
 
 POINTS = 'points.csv'
@@ -62,7 +62,7 @@ class Point:
 
 
 def points(
-  experiment: paper_experiments.Experiment,
+  experiment: catalogue.Experiment,
   seeds: int,
   smoke: bool = False,
   data_dir: str | None = None,
@@ -79,7 +79,7 @@ def points(
     The points.
   """
   numbers: Sequence[int | None] = [None]
-  if experiment.against == paper_experiments.ROUNDS:
+  if experiment.against == catalogue.ROUNDS:
     numbers = _SMOKE_ROUND_NUMBERS if smoke else experiment.round_numbers
   found = []
   for seed in range(seeds):
@@ -130,7 +130,7 @@ def _write_points(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
 
 
 def run(
-  experiment: paper_experiments.Experiment,
+  experiment: catalogue.Experiment,
   to_run: Sequence[Point],
   output_dir: pathlib.Path,
   device: str = 'auto',
@@ -154,7 +154,7 @@ def run(
   done = {tuple(row[name] for name in _KEY) for row in rows}
   missing = [point for point in to_run if point.key not in done]
   output_dir.mkdir(parents=True, exist_ok=True)
-  every_round = experiment.against == paper_experiments.ROUND
+  every_round = experiment.against == catalogue.ROUND
   started = time.monotonic()
   with (
     simulation.compiled_runtime(device) as context,
@@ -184,7 +184,7 @@ def _series(
   rows: Sequence[Mapping[str, str]], against: str, column: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(x, mean over seeds, standard deviation over seeds)."""
-  x_name = 'round' if against == paper_experiments.ROUND else 'planned_rounds'
+  x_name = 'round' if against == catalogue.ROUND else 'planned_rounds'
   by_x: dict[int, list[float]] = {}
   for row in rows:
     by_x.setdefault(int(row[x_name]), []).append(float(row[column]))
@@ -197,7 +197,7 @@ def _series(
 
 
 def _by_curve(
-  experiment: paper_experiments.Experiment, rows: Sequence[Mapping[str, str]]
+  experiment: catalogue.Experiment, rows: Sequence[Mapping[str, str]]
 ) -> dict[str, list[Mapping[str, str]]]:
   return {
     curve: [row for row in rows if row['curve'] == curve]
@@ -205,9 +205,7 @@ def _by_curve(
   }
 
 
-def draw(
-  experiment: paper_experiments.Experiment, output_dir: pathlib.Path
-) -> None:
+def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
   """Draws mean and band over the seeds of all points in the folder."""
   rows = read_points(output_dir / POINTS)
   count = len(experiment.columns)
@@ -226,7 +224,7 @@ def draw(
         axis.fill_between(
           x, mean - spread, mean + spread, color=color, alpha=0.2
         )
-    against_round = experiment.against == paper_experiments.ROUND
+    against_round = experiment.against == catalogue.ROUND
     axis.set_xlabel('round' if against_round else 'number of rounds M')
     axis.set_ylabel(_LABELS[column])
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -248,7 +246,7 @@ def draw(
 
 
 def _summarize(
-  experiment: paper_experiments.Experiment,
+  experiment: catalogue.Experiment,
   output_dir: pathlib.Path,
   seconds: float,
   ran: Sequence[Point],
@@ -292,7 +290,7 @@ def _summarize(
 
 
 def merge(
-  experiment: paper_experiments.Experiment,
+  experiment: catalogue.Experiment,
   shards: Sequence[pathlib.Path],
   output_dir: pathlib.Path,
 ) -> None:

@@ -10,6 +10,7 @@ import pathlib
 from typing import Any
 
 from tvdp_tf import errors
+from tvdp_tf.experiments import output_folder
 
 CONFIG = 'config.json'
 PRIVACY = 'privacy.json'
@@ -46,9 +47,11 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def check_absent(path: pathlib.Path) -> None:
-  """Raises `UsageError` if there is anything at `path`."""
-  if os.path.lexists(path):
-    raise errors.UsageError(f'output_dir must not exist yet, got {str(path)!r}')
+  """Raises `UsageError` if the folder exists or could not be created."""
+  try:
+    output_folder.check(path)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
 
 
 def create(path: pathlib.Path, config: dict[str, Any]) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import datasets, participation
+from tvdp_tf.privacy import calibration_rules
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
 MODELS = ('mlp', 'svm', 'cnn')
 MECHANISMS = ('paper', 'gradient', 'central', 'laplace', 'none')
 SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
-CALIBRATIONS = ('printed', 'tight', 'exact', 'rdp', 'pld')
+CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
 RUNTIMES = ('compiled', 'tff')
 DEVICES = ('auto', 'cpu', 'gpu')
@@ -133,7 +134,7 @@ class TrainingSettings:
         )
       return
     default = 'exact'
-    allowed: tuple[str, ...] = ('exact', 'rdp', 'pld')
+    allowed: tuple[str, ...] = calibration_rules.ACCOUNTED
     if self.mechanism == 'paper':
       default, allowed = 'printed', CALIBRATIONS
     elif self.participation == 'poisson':

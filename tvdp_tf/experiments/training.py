@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import math
 import pathlib
 import secrets
 import time
@@ -98,11 +97,11 @@ class _Run:
   def next_round(self, state, round_number: int):
     """Runs one round; returns the new state and the row of metrics."""
     started = time.monotonic()
-    drawn = self.rounds.releases(
-      state, round_number, self.rounds.cohort(round_number)
-    )
-    releases = self.rounds.releases(
-      state, round_number, self._affordable(drawn)
+    releases = self._affordable(
+      state,
+      self.rounds.releases(
+        state, round_number, self.rounds.cohort(round_number)
+      ),
     )
     noise_keys = self.rounds.noise_keys(releases)
     # On record before they happen, so that no failure can hide them.
@@ -124,13 +123,13 @@ class _Run:
       row['participants'] = len(releases.clients)
     return state, row
 
-  def _affordable(self, drawn: plans.Round) -> np.ndarray:
-    """Those of a cohort whose budget covers the round."""
+  def _affordable(self, state, drawn: plans.Round) -> plans.Round:
+    """The releases of those of a cohort whose budget covers the round."""
     header = self.ledger.header
     if (
       not header.enforced or header.sampling != 'none' or not len(drawn.clients)
     ):
-      return drawn.clients
+      return drawn
     left = [
       client
       for client, multiplier in zip(
@@ -143,7 +142,9 @@ class _Run:
         f'no client of round {drawn.number} has budget left for it: the run '
         f'stops after {len(self.rounds.history)} rounds'
       )
-    return np.array(left, np.int64)
+    if len(left) == len(drawn.clients):
+      return drawn
+    return self.rounds.releases(state, drawn.number, np.array(left, np.int64))
 
   def _record(
     self, releases: plans.Round, noise_keys: dict[int, np.ndarray], state
@@ -151,34 +152,25 @@ class _Run:
     model_digest = hashlib.sha256()
     for weight in state.global_model_weights.trainable:
       model_digest.update(np.ascontiguousarray(weight).tobytes())
-
-    def identity(key: bytes) -> str:
-      return ledger_lib.release_id(
-        key, model_digest.digest(), self._settings_digest
-      )
-
-    header = self.ledger.header
-    clients = releases.clients.tolist()
-    if header.mechanism == 'central':
-      # One noise for all, drawn where nobody sees it.
-      seed = self.settings.seed
-      key = (
-        secrets.token_bytes(16)
-        if seed is None
-        else noise.seeded_noise_key(seed, releases.number, 2**32 - 1).tobytes()
-      )
-      identities = [identity(key)]
+    if self.plan.shares_noise:
+      keys = [self._shared_noise_key(releases.number)]
     else:
-      identities = [identity(noise_keys[c].tobytes()) for c in clients]
-    multipliers = releases.noise_multipliers.tolist()
-    if header.sampling == 'poisson':
-      clients = []  # Who was drawn is a secret.
-      multipliers = multipliers[:1]
-    amounts = self.plan.amounts(math.nan)
-    if 'noise_multiplier' in amounts:
-      del amounts['noise_multiplier']
-      amounts['noise_multipliers'] = multipliers
-    self.ledger.record(releases.number, clients, identities, **amounts)
+      keys = [noise_keys[c].tobytes() for c in releases.clients.tolist()]
+    self.ledger.record(
+      releases.number,
+      release_ids=[
+        ledger_lib.release_id(key, model_digest.digest(), self._settings_digest)
+        for key in keys
+      ],
+      **self.plan.entry(releases),
+    )
+
+  def _shared_noise_key(self, round_number: int) -> bytes:
+    seed = self.settings.seed
+    if seed is None:
+      return secrets.token_bytes(16)  # Drawn where nobody sees it.
+    key = noise.seeded_noise_key(seed, round_number, noise.SERVER)
+    return key.tobytes()
 
   def write_results(self) -> privacy.PrivacyStatement:
     """Writes the statement and the picture on the rounds so far."""

@@ -17,9 +17,6 @@ from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import schedule_state
 from tvdp_tf.learning import noise
 
-# As a client's number in a seeded key: the server is not one of them.
-_SERVER = 2**32 - 1
-
 
 class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
   """Clips records to an L2 norm, sums them, and adds the round's noise.
@@ -124,7 +121,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
         tf.constant(self._seed, tf.int64),
         tf.bitwise.bitwise_or(
           tf.bitwise.left_shift(round_number, tf.constant(32, tf.int64)),
-          tf.constant(_SERVER, tf.int64),
+          tf.constant(noise.SERVER, tf.int64),
         ),
       ]
     )

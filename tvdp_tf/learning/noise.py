@@ -24,6 +24,9 @@ NOISE_KEY_SPEC = tf.TensorSpec([2], tf.int64)
 
 _PHILOX = 1  # `alg` of the stateless random ops.
 
+# In a seeded key, in the place of a client.
+SERVER = 2**32 - 1
+
 
 def seeded_noise_key(seed: int, round_number: int, client: int) -> np.ndarray:
   """The key of one client's release in one round of a seeded simulation.
@@ -34,7 +37,7 @@ def seeded_noise_key(seed: int, round_number: int, client: int) -> np.ndarray:
   Args:
     seed: Seed of the run, in [0, 2**63).
     round_number: Round, counted from 1, below 2**31.
-    client: Index of the client, below 2**32.
+    client: Index of the client, below 2**32 - 1, or `SERVER`.
 
   Returns:
     int64 array [2], distinct for distinct arguments.

@@ -11,6 +11,7 @@ from tvdp_tf.privacy.accounting import (
   is_sound,
 )
 from tvdp_tf.privacy.calibration import calibrate
+from tvdp_tf.privacy.calibration_rules import schedule_for_every_round
 from tvdp_tf.privacy.convergence import (
   BoundTerms,
   ConvergenceSetting,
@@ -107,6 +108,7 @@ __all__ = [
   'projection_rule',
   'refine_stddev',
   'release_id',
+  'schedule_for_every_round',
   'sound_bound',
   'theorem1_log_stddev',
   'theorem1_stddev',

@@ -164,6 +164,10 @@ class _CompiledRound:
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
       computation, _compiler_config()
     )
+    if form.securely_aggregates_tensors:
+      raise NotImplementedError(
+        'secure sums are not compiled: run this computation in local_runtime'
+      )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
     self._result_type = result_type

@@ -52,10 +52,12 @@ class Plan(abc.ABC):
     fed: The users and their data.
     mechanism: The mechanism, calibrated.
     releases_per_client: Releases of a client in a round, all with one noise.
+    shares_noise: Whether all clients hide in one noise on their sum.
   """
 
   mechanism: mechanisms.Mechanism
   releases_per_client: int = 1
+  shares_noise: bool = False
 
   def __init__(
     self,
@@ -86,6 +88,14 @@ class Plan(abc.ABC):
     """What the ledger is told of a client's releases in a round."""
     return {
       'noise_multiplier': noise_multiplier,
+      'releases_per_client': self.releases_per_client,
+    }
+
+  def entry(self, releases: Round) -> dict[str, Any]:
+    """What the ledger's record of a round says: arguments of `record`."""
+    return {
+      'clients': releases.clients.tolist(),
+      'noise_multipliers': releases.noise_multipliers.tolist(),
       'releases_per_client': self.releases_per_client,
     }
 
@@ -134,6 +144,25 @@ class Plan(abc.ABC):
         lists[client] += [multiplier] * self.releases_per_client
     return [np.array(values) for values in lists]
 
+  def _spent(self, history: Sequence[Round]) -> np.ndarray:
+    """Of each user, the sum of 1 / z**2 over its releases, rounded up."""
+    return spent(self._multipliers(history)) * (1 + 1e-14)
+
+  def _verdict(self, delivered_epsilon: float, why: str) -> tuple[bool, str]:
+    """Whether a proven mechanism keeps its promise, and the reason.
+
+    Args:
+      delivered_epsilon: In the view that is promised, by a sound accountant.
+      why: The reason, if it does.
+    """
+    if self.settings.seed is not None:
+      return False, (
+        'the noise is reproducible from --seed: this was a simulation'
+      )
+    if delivered_epsilon > self.settings.epsilon:
+      return False, 'the releases have spent more than the target'
+    return True, why
+
   def _warnings(self) -> list[str]:
     """Assumptions that the settings force on any mechanism."""
     found = []
@@ -154,6 +183,11 @@ class Plan(abc.ABC):
     return found
 
 
+def spent(multipliers: Iterable[np.ndarray]) -> np.ndarray:
+  """Sum of 1 / z**2 over each user's noise multipliers, float64 [users]."""
+  return np.array([np.sum(z**-2.0) for z in multipliers])
+
+
 def by_spending(multipliers: Iterable[np.ndarray]) -> list[int]:
   """Users from the one who has spent least to the one who has spent most.
 
@@ -164,8 +198,7 @@ def by_spending(multipliers: Iterable[np.ndarray]) -> list[int]:
     Indices of the users, sorted by the sum of 1 / z**2: Gaussian releases
     compose to one of noise multiplier 1 / sqrt(sum).
   """
-  spent = [float(np.sum(z**-2.0)) for z in multipliers]
-  return [int(user) for user in np.argsort(spent, kind='stable')]
+  return np.argsort(spent(multipliers), kind='stable').tolist()
 
 
 def delivered(

@@ -24,6 +24,7 @@ class CentralPlan(base.Plan):
   """
 
   mechanism: mechanisms.CentralMechanism
+  shares_noise = True
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
@@ -96,6 +97,14 @@ class CentralPlan(base.Plan):
       np.ones(len(clients)),
     )
 
+  def entry(self, releases: base.Round) -> dict[str, Any]:
+    """As in the base class; who was drawn in secret is not written down."""
+    entry = super().entry(releases)
+    if self._amplified:
+      entry['clients'] = []
+      entry['noise_multipliers'] = entry['noise_multipliers'][:1]
+    return entry
+
   def observe(self, state: Any) -> None:
     """Keeps the round's DpEvent, as the query has left it in the state."""
     fields = tf.nest.map_structure(
@@ -141,10 +150,7 @@ class CentralPlan(base.Plan):
     self, history: Sequence[base.Round], new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Spreads what the user with least left has over its rounds to come."""
-    spent = [
-      float(np.sum(z**-2.0)) * (1 + 1e-14) for z in self._multipliers(history)
-    ]
-    return self._for_worst_user(new_rounds, np.array(spent), len(history))
+    return self._for_worst_user(new_rounds, self._spent(history), len(history))
 
   def statement(
     self, history: Sequence[base.Round]
@@ -169,19 +175,18 @@ class CentralPlan(base.Plan):
           multipliers[order[len(order) // 2]], settings.delta
         ),
       }
-      who = 'no secret is made of who took part when, and nothing gained by it'
+      who = (
+        'no secret is made of who took part when, and nothing gained by it; a '
+        'user who is removed counts as an update of zero in the same cohorts'
+      )
     best = min(views[view].values())
     if self._events:
       views[_EVENTS] = {'rdp': self._composed()}
-    holds = settings.seed is None and best <= settings.epsilon
-    reason = (
+    holds, reason = self._verdict(
+      best,
       'every release is on record, and one user moves the sum of the clipped '
-      'updates by no more than the clip'
+      'updates by no more than the clip',
     )
-    if settings.seed is not None:
-      reason = 'the noise is reproducible from --seed: this was a simulation'
-    elif not holds:
-      reason = 'the releases have spent more than the target'
     return privacy.PrivacyStatement(
       target_epsilon=settings.epsilon,
       delta=settings.delta,

@@ -82,15 +82,12 @@ class GradientPlan(base.Plan):
     self, history: Sequence[base.Round], new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
-    spent = [
-      float(np.sum(z**-2.0)) * (1 + 1e-14) for z in self._multipliers(history)
-    ]
     self._initial = participation_budget.initial_noise_multipliers(
       self.planned(new_rounds),
       self.settings.theta,
       self.settings.local_steps,
       self._budget,
-      np.array(spent),
+      self._spent(history),
       completed=len(history),
     )
     schedule = self._schedule(new_rounds)
@@ -114,15 +111,11 @@ class GradientPlan(base.Plan):
     # Post-processing of what the server sees.
     views[base.OUTSIDER_WORST] = views[base.SERVER_WORST]
     best = min(views[base.SERVER_WORST].values())
-    holds = settings.seed is None and best <= settings.epsilon
-    reason = (
+    holds, reason = self._verdict(
+      best,
       'every local step of every client is on record, with noise on gradients '
-      'whose sensitivity is proven for any model and any data'
+      'whose sensitivity is proven for any model and any data',
     )
-    if settings.seed is not None:
-      reason = 'the noise is reproducible from --seed: this was a simulation'
-    elif not holds:
-      reason = 'the worst client has spent more than the target'
     return privacy.PrivacyStatement(
       target_epsilon=settings.epsilon,
       delta=settings.delta,

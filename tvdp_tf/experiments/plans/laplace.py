@@ -77,6 +77,13 @@ class LaplacePlan(base.Plan):
     del noise_multiplier
     return {'laplace_epsilon': self._epsilon_per_release}
 
+  def entry(self, releases: base.Round) -> dict[str, Any]:
+    """As in the base class."""
+    return {
+      'clients': releases.clients.tolist(),
+      'laplace_epsilon': self._epsilon_per_release,
+    }
+
   def worst_epsilon(self, history: Sequence[base.Round]) -> float:
     """As in the base class: basic composition, conditional."""
     return max(self._epsilons(history), default=0.0)

@@ -22,39 +22,17 @@ class PaperPlan(base.Plan):
     # The smallest user has the largest sensitivity; all add the same noise.
     smallest = int(min(fed.examples_per_user))
     rule = privacy.paper_rule(settings.l2_norm_clip, smallest)
-    self.mechanism = mechanisms.PaperMechanism(
-      self._schedule(rule.value), settings.l2_norm_clip
+    schedule = privacy.schedule_for_every_round(
+      settings.calibration,
+      epsilon=settings.epsilon,
+      delta=settings.delta,
+      theta=settings.theta,
+      rounds=settings.rounds,
+      sampling_rate=settings.sampling_rate,
+      sensitivity=rule.value,
     )
+    self.mechanism = mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)
     self._budget = self.mechanism.schedule.precision()
-
-  def _schedule(self, sensitivity: float) -> privacy.GeometricSchedule:
-    settings = self.settings
-    if settings.calibration not in ('printed', 'tight'):
-      # For a user that is drawn in every round: being left out is luck.
-      return privacy.calibrate(
-        settings.epsilon,
-        settings.delta,
-        settings.theta,
-        settings.rounds,
-        sensitivity,
-        accountant=settings.calibration,
-      )
-    rule = (
-      privacy.theorem1_stddev
-      if settings.calibration == 'printed'
-      else privacy.tight_moment_stddev
-    )
-    initial_stddev = rule(
-      settings.theta,
-      settings.rounds,
-      settings.epsilon,
-      settings.delta,
-      settings.sampling_rate,
-      sensitivity,
-    )
-    return privacy.GeometricSchedule(
-      settings.theta, settings.rounds, initial_stddev
-    )
 
   @property
   def header(self) -> ledger.LedgerHeader:

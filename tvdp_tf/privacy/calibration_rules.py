@@ -1,0 +1,56 @@
+"""The rules of `--calibration` that set the noise, by their names.
+
+printed  Theorem 1 as printed, unsound (`paper.theorem1_stddev`)
+tight    the paper's moment bound, solved exactly (`paper.tight_moment_stddev`)
+exact, rdp, pld  an accountant, without sampling (`calibration.calibrate`)
+"""
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import calibration as calibration_lib
+from tvdp_tf.privacy import paper
+from tvdp_tf.privacy import schedule as schedule_lib
+
+# For a mechanism with a guarantee: noise is not calibrated to a claim.
+ACCOUNTED = ('exact', 'rdp', 'pld')
+CALIBRATIONS = ('printed', 'tight', *ACCOUNTED)
+
+
+def schedule_for_every_round(
+  calibration: str,
+  *,
+  epsilon: float,
+  delta: float,
+  theta: float,
+  rounds: int,
+  sampling_rate: float,
+  sensitivity: float,
+) -> schedule_lib.GeometricSchedule:
+  """The noise that a rule sets for one release of a client in a round.
+
+  Args:
+    calibration: One of `CALIBRATIONS`.
+    epsilon: The target, > 0.
+    delta: In (0, 1).
+    theta: Ratio of the variances of successive rounds, > 0.
+    rounds: M. The accountants calibrate to a client that releases in every one
+      of them: being left out is luck.
+    sampling_rate: q in (0, 1], by which the paper's two formulas take off.
+    sensitivity: L2 sensitivity of one release, > 0.
+
+  Returns:
+    The schedule, in the unit of `sensitivity`.
+
+  Raises:
+    ValueError: If an argument is out of range, or no noise meets the target.
+  """
+  _validate.one_of('calibration', calibration, CALIBRATIONS)
+  _validate.rate('sampling_rate', sampling_rate)
+  if calibration in ACCOUNTED:
+    return calibration_lib.calibrate(
+      epsilon, delta, theta, rounds, sensitivity, accountant=calibration
+    )
+  formula = paper.tight_moment_stddev
+  if calibration == 'printed':
+    formula = paper.theorem1_stddev
+  stddev = formula(theta, rounds, epsilon, delta, sampling_rate, sensitivity)
+  return schedule_lib.GeometricSchedule(theta, rounds, stddev)
