@@ -39,15 +39,17 @@ def philox4x32(key, counter_high, blocks, counter_low=0):
 
 
 def standard_normal(noise_key, size, release=0):
-  """Box and Muller's transform of the bits of a key."""
+  """Box and Muller's transform of the bits of a key, quadrant by quadrant."""
   key, high = (int(word) & (2**64 - 1) for word in noise_key)
   pairs = (size + 1) // 2
   bits = philox4x32(key, high, pairs, release << 40)
   uniform = (bits >> np.uint64(11)).astype(np.float64) / 2**53
   u, v = uniform[:pairs], uniform[pairs:]
   radius = np.sqrt(-2 * np.log(1 - u))
-  angle = 2 * np.pi * v
-  return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+  angle = np.pi / 2 * v
+  signs = np.where(bits & np.uint64(1), -1.0, 1.0)
+  halves = [radius * np.cos(angle), radius * np.sin(angle)]
+  return (signs * np.concatenate(halves))[:size]
 
 
 def mlp_gradient(weights, features, labels):

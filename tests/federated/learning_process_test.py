@@ -170,7 +170,7 @@ class PhiloxTest(parameterized.TestCase):
         noise.standard_normal(key, 1001),
         reference.standard_normal(key, 1001),
         rtol=1e-11,
-        atol=1e-13,
+        atol=1e-12,
       )
 
 

@@ -1,7 +1,9 @@
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
+from scipy import stats
 
+from tests import algorithm1_reference as reference
 from tests import noise_checks
 from tvdp_tf.learning import noise
 
@@ -86,8 +88,22 @@ class StandardNormalTest(parameterized.TestCase):
     key = noise.seeded_noise_key(5, 6, 7)
     compiled = tf.function(noise.standard_normal, jit_compile=jit_compile)
     np.testing.assert_allclose(
-      compiled(tf.constant(key), 1001), draw(key, 1001), rtol=1e-12, atol=1e-14
+      compiled(tf.constant(key), 1001), draw(key, 1001), rtol=1e-12, atol=1e-12
     )
+
+  def test_is_the_exact_transform(self):
+    key = noise.seeded_noise_key(4, 5, 6)
+    errors = np.abs(draw(key, 10**6) - reference.standard_normal(key, 10**6))
+    self.assertLess(errors.max(), 8.5 * 2e-8)
+    self.assertLess(np.quantile(errors, 0.9), 2e-15)
+
+  def test_pairs_point_in_all_directions_alike(self):
+    first, second = draw(noise.seeded_noise_key(2, 1, 1), 10**6).reshape(2, -1)
+    turns = np.arctan2(second, first) / (2 * np.pi) + 0.5
+    self.assertGreater(stats.kstest(turns, 'uniform').pvalue, 1e-6)
+    # What a sign less would look like.
+    turns = np.arctan2(second, np.copysign(first, second)) / (2 * np.pi) + 0.5
+    self.assertLess(stats.kstest(turns, 'uniform').pvalue, 1e-6)
 
   def test_vectorised_draws_the_same(self):
     keys = [noise.seeded_noise_key(5, 6, client) for client in range(3)]

@@ -1,5 +1,7 @@
 """Loss and accuracy of a model on a test set."""
 
+import concurrent.futures
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,13 +52,19 @@ class Evaluator:
       return loss(batch_labels, outputs) * size, correct
 
     self._totals = totals
+    # A batch a core, for ops may be told to stay on one.
+    self._threads = concurrent.futures.ThreadPoolExecutor(
+      len(os.sched_getaffinity(0))
+    )
 
   def evaluate(self, weights: Sequence) -> tuple[float, float]:
     """Mean loss and accuracy of `weights`, tensors or arrays."""
     weights = [tf.convert_to_tensor(w) for w in weights]
+    totals = self._threads.map(
+      lambda batch: self._totals(weights, *batch), self._batches
+    )
     total_loss, total_correct = 0.0, 0.0
-    for batch in self._batches:
-      loss, correct = self._totals(weights, *batch)
+    for loss, correct in totals:
       total_loss += float(loss)
       total_correct += float(correct)
     return total_loss / self._num_examples, total_correct / self._num_examples

@@ -40,12 +40,13 @@ def descend(
   l2_regularization: float,
 ) -> list[tf.Tensor]:
   """One step: w - eta (gradient + lambda w)."""
-  return [
-    weight
-    - tf.constant(learning_rate, weight.dtype)
-    * (gradient + tf.constant(l2_regularization, weight.dtype) * weight)
-    for weight, gradient in zip(weights, gradients, strict=True)
-  ]
+
+  def stepped(weight, gradient):
+    if l2_regularization:
+      gradient += tf.constant(l2_regularization, weight.dtype) * weight
+    return weight - tf.constant(learning_rate, weight.dtype) * gradient
+
+  return [stepped(w, g) for w, g in zip(weights, gradients, strict=True)]
 
 
 def gradient_step(

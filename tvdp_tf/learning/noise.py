@@ -78,25 +78,35 @@ def system_noise_key() -> tf.Tensor:
   )
 
 
-def _uniforms(
+def _bits(
   noise_key: tf.Tensor, pairs: int | tf.Tensor, release: int | tf.Tensor
 ) -> tf.Tensor:
-  """Multiples of 2**-53 in [0, 1), float64 [2, pairs]."""
+  """Philox's stream of a key, uint64 [2, pairs]."""
   key = tf.bitcast(noise_key, tf.uint64)
   # The second word goes into the high half of Philox's counter, the release
   # into the top of the low half, whose rest counts the blocks of one draw.
   start = tf.bitwise.left_shift(
     tf.cast(release, tf.uint64), tf.constant(40, tf.uint64)
   )
-  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+  return tf.raw_ops.StatelessRandomUniformFullIntV2(
     shape=[2, pairs],
     key=key[:1],
     counter=tf.stack([start, key[1]]),
     alg=_PHILOX,
     dtype=tf.uint64,
   )
+
+
+def _uniforms(bits: tf.Tensor) -> tf.Tensor:
+  """Multiples of 2**-53 in [0, 1), float64, from the upper 53 bits of each."""
   shifted = tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64))
   return tf.cast(tf.bitcast(shifted, tf.int64), tf.float64) * 2.0**-53
+
+
+def _signs(bits: tf.Tensor) -> tf.Tensor:
+  """1 or -1, float64, from the lowest bit of each."""
+  lowest = tf.bitwise.bitwise_and(bits, tf.constant(1, tf.uint64))
+  return 1.0 - 2.0 * tf.cast(tf.bitcast(lowest, tf.int64), tf.float64)
 
 
 def standard_normal(
@@ -105,7 +115,10 @@ def standard_normal(
   """Draws `size` independent N(0, 1) values by Box and Muller's transform.
 
   The transform works in float64 on 53-bit uniforms, so values reach 8.5
-  standard deviations before the tail is cut.
+  standard deviations before the tail is cut. The angle is drawn in the first
+  quadrant, and each coordinate gets a sign of its own. The sine comes from the
+  cosine, which is slow: its error is below 2e-8, and below 2e-15 but for one
+  angle in ten.
 
   Args:
     noise_key: int64 tensor [2]; the stream is a pure function of it.
@@ -115,11 +128,13 @@ def standard_normal(
   Returns:
     float64 tensor [size].
   """
-  uniforms = _uniforms(noise_key, (size + 1) // 2, release)
+  bits = _bits(noise_key, (size + 1) // 2, release)
+  uniforms = _uniforms(bits)
   radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniforms[0]))
-  angle = (2.0 * np.pi) * uniforms[1]
-  normal = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=0)
-  return normal[:size]
+  cosine = tf.cos((np.pi / 2.0) * uniforms[1])
+  sine = tf.sqrt((1.0 - cosine) * (1.0 + cosine))
+  normal = radius * tf.stack([cosine, sine]) * _signs(bits)
+  return tf.reshape(normal, [-1])[:size]
 
 
 def standard_laplace(
@@ -137,7 +152,7 @@ def standard_laplace(
   Returns:
     float64 tensor [size].
   """
-  logs = tf.math.log(1.0 - _uniforms(noise_key, size, release))
+  logs = tf.math.log(1.0 - _uniforms(_bits(noise_key, size, release)))
   return (logs[0] - logs[1]) / np.sqrt(2.0)
 
 

@@ -9,48 +9,36 @@ with compiled_runtime():
 It is the very computation that TFF's worker would run. TFF compiles a process's
 `next` to a `MapReduceForm`: graphs to prepare the broadcast at the server, to
 work at a client, to accumulate, and to update the server's state. Here these
-graphs are imported (`graph_function`) and called one after the other. Memory
-does not grow with the size of a cohort: an update is accumulated, then
-forgotten.
+graphs are imported (`graph_function`) and called one after the other, the
+clients' side by side, a thread each. Memory does not grow with the size of a
+cohort: an update is accumulated, then forgotten.
+
+What lost against this loop, on two cores, in milliseconds a round (MLP, K = 10,
+600 examples each: 23): all clients in one graph by `tf.vectorized_map` 40, the
+same with XLA 52; each client's graph by XLA 29; `tf.while_loop` over the
+clients 47. They win where a client has next to nothing to do (K = 1,000 with 10
+examples of 64 features: the loop 205, `vectorized_map` with XLA 58), but need
+clients of one size, all of their data in one tensor, and seconds to compile for
+each size of the cohort.
 """
 
 import collections
 import concurrent.futures
 import contextlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tvdp_tf import errors
-from tvdp_tf.simulation import graph_function
-
-DEVICES = ('auto', 'cpu', 'gpu')
+from tvdp_tf.simulation import devices, graph_function
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
-
-
-class DeviceUnavailableError(errors.UsageError):
-  """A device was asked for that this machine or TensorFlow lacks."""
-
-
-def device_name(device: str) -> str:
-  """TensorFlow's name for one of `DEVICES`.
-
-  Raises:
-    DeviceUnavailableError: If a GPU is asked for and there is none.
-  """
-  has_gpu = bool(tf.config.list_physical_devices('GPU'))
-  if device == 'gpu' and not has_gpu:
-    raise DeviceUnavailableError(
-      "device must be auto or cpu where TensorFlow sees no GPU, got 'gpu'"
-    )
-  use_gpu = has_gpu and device != 'cpu'
-  return '/device:GPU:0' if use_gpu else '/device:CPU:0'
+# Most results that one thread holds.
+_MAX_CHUNK = 16
 
 
 def _compiler_config() -> tf.compat.v1.ConfigProto:
@@ -77,24 +65,31 @@ def _flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
     yield value
 
 
-def _pack(leaves: Iterable[Any], type_spec: tff.Type) -> Any:
-  if isinstance(type_spec, tff.FederatedType):
-    return _pack(leaves, type_spec.member)
-  if isinstance(type_spec, tff.StructType):
-    return tff.structure.Struct(
-      [
-        (name, _pack(leaves, part_type))
-        for name, part_type in tff.structure.iter_elements(type_spec)
-      ]
+class _Packer:
+  """Puts leaves into the Python containers that a TFF type asks for.
+
+  TFF makes them from one example of leaves, the positions; from then on the
+  containers are filled. TFF's own conversion costs half a millisecond.
+  """
+
+  def __init__(self, type_spec: tff.Type):
+    positions = itertools.count()
+
+    def build(part: tff.Type) -> Any:
+      if isinstance(part, tff.FederatedType):
+        return build(part.member)
+      if isinstance(part, tff.StructType):
+        return tff.structure.Struct(
+          [(name, build(p)) for name, p in tff.structure.iter_elements(part)]
+        )
+      return next(positions)
+
+    self._positions = tff.types.type_to_py_container(
+      build(type_spec), type_spec
     )
-  return next(iter(leaves))
 
-
-def _packed(leaves: Iterable[Any], type_spec: tff.Type) -> Any:
-  """Leaves in the Python containers that the type asks for."""
-  return tff.types.type_to_py_container(
-    _pack(iter(leaves), type_spec), type_spec
-  )
+  def __call__(self, leaves: Sequence[Any]) -> Any:
+    return tf.nest.map_structure(leaves.__getitem__, self._positions)
 
 
 class _Resident:
@@ -128,26 +123,30 @@ class _Threads:
   """
 
   def __init__(self, device: str):
-    cores = len(os.sched_getaffinity(0)) if 'CPU' in device else 1
     self._device = device
-    self._workers = cores
-    self._pool = concurrent.futures.ThreadPoolExecutor(cores)
+    self._workers = devices.cores() if 'CPU' in device else 1
+    self._pool = concurrent.futures.ThreadPoolExecutor(self._workers)
 
   def map(
-    self, function: Callable[[Any], Any], items: Iterable[Any]
+    self, function: Callable[[Any], Any], items: Sequence[Any]
   ) -> Iterator[Any]:
     """As `map`, a few items ahead, so that few results are held."""
+    # To hand over one client at a time costs more than a small client's work.
+    size = max(1, min(_MAX_CHUNK, len(items) // (8 * self._workers)))
     waiting: collections.deque[concurrent.futures.Future] = collections.deque()
-    for item in items:
+    for start in range(0, len(items), size):
       if len(waiting) > self._workers:
-        yield waiting.popleft().result()
-      waiting.append(self._pool.submit(self._on_device, function, item))
+        yield from waiting.popleft().result()
+      chunk = items[start : start + size]
+      waiting.append(self._pool.submit(self._on_device, function, chunk))
     while waiting:
-      yield waiting.popleft().result()
+      yield from waiting.popleft().result()
 
-  def _on_device(self, function: Callable[[Any], Any], item: Any) -> Any:
+  def _on_device(
+    self, function: Callable[[Any], Any], items: Sequence[Any]
+  ) -> list[Any]:
     with tf.device(self._device):  # Of this thread.
-      return function(item)
+      return [function(item) for item in items]
 
   def close(self) -> None:
     self._pool.shutdown(cancel_futures=True)
@@ -170,7 +169,7 @@ class _CompiledRound:
       )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
-    self._result_type = result_type
+    self._pack = _Packer(result_type)
     steps = {
       name: graph_function.GraphFunction(getattr(form, name))
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
@@ -182,7 +181,7 @@ class _CompiledRound:
   def __call__(
     self,
     server: Any,
-    clients: Iterable[Any],
+    clients: Sequence[Any],
     resident: _Resident,
     threads: _Threads,
   ) -> Any:
@@ -197,9 +196,7 @@ class _CompiledRound:
     # In the order of the clients, so that the sum is the same every time.
     for update in threads.map(work, clients):
       totals = self._accumulate(*totals, *update)
-    return _packed(
-      self._update(*state, *self._report(*totals)), self._result_type
-    )
+    return self._pack(self._update(*state, *self._report(*totals)))
 
   def _client_leaves(self, client: Any) -> list[Any]:
     if not isinstance(self._client_type, tff.SequenceType):
@@ -247,7 +244,7 @@ class CompiledContext(tff.framework.SyncContext):
   """
 
   def __init__(self, device: str):
-    self._device = device_name(device)
+    self._device = devices.device_name(device)
     self._compiled: dict[int, tuple[Any, Any]] = {}
     self._resident = _Resident()
     self._threads = _Threads(self._device)
@@ -304,12 +301,13 @@ class CompiledContext(tff.framework.SyncContext):
   def _plain(self, to_run, comp):
     function = graph_function.GraphFunction(to_run)
     signature = comp.type_signature
+    pack = _Packer(signature.result)
 
     def run(argument):
       leaves = []
       if signature.parameter is not None:
         leaves = list(_flatten(argument, signature.parameter))
-      return _packed(function(*leaves), signature.result)
+      return pack(function(*leaves))
 
     return run
 
