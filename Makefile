@@ -46,6 +46,17 @@ lint: install  ## Ruff (rules and format) and mypy.
 pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
 	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(ARGS)
 
+.PHONY: faults
+faults: install  ## Kills, damage, full disks: results/faults, half an hour.
+	$(IN_VENV) tools.faults $(ARGS)
+
+.PHONY: check-export
+check-export: install  ## Exports, loaded where there is TensorFlow alone.
+	$(PYTHON) -m venv .venv-plain
+	.venv-plain/bin/pip install --quiet tensorflow-cpu==2.14.1
+	PLAIN_PYTHON=.venv-plain/bin/python $(IN_VENV) pytest \
+	  tests/experiments/export_test.py
+
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
 	@$(check_python)sh tools/install.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
@@ -58,12 +69,16 @@ install-gpu:  ## The environment .venv-gpu: TensorFlow with CUDA 11.8.
 lock:  ## Both locks, from *.in, overrides.txt and excludes*.txt.
 	@$(check_python)sh tools/lock.sh "$(PYTHON)" $(ARGS)
 
+.PHONY: peers
+peers:  ## The libraries that binaries/benchmark.py compares with.
+	@$(check_python)sh benchmarks/install_peers.sh "$(PYTHON)" $(ARGS)
+
 .PHONY: build-files
 build-files: install  ## The BUILD files, from the imports on disk.
 	$(VENV)/bin/python tools/build_files.py
 
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
-	rm -rf .venv .venv-gpu .venv-lock build dist *.egg-info
+	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,54 +1,67 @@
-"""Attacks what a client releases, to check what is claimed of it.
+"""Attacks what training releases, to check what is claimed of it.
 
 --audit: runs one client's releases thousands of times with and without one
 example, and prints the epsilon that an attacker demonstrates beside the one
 that is claimed. Without other flags: Algorithm 1 of the paper on a client with
 100 digits. The exit code is 0 whatever the verdict.
+
+--membership: trains models on one of each pair of examples, and asks an
+attacker who sees the global models which it was. Prints how often the attacker
+is right, and the epsilon that it thereby demonstrates. The exit code is 1 if
+that is above a delivered epsilon that is said to hold.
 """
 
 import pathlib
+import secrets
 
 from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.attacks import audit_settings
 from tvdp_tf.cli import program, shared_flags
+from tvdp_tf.experiments import settings as settings_lib
 
 _DEFAULTS = audit_settings.AuditSettings
 
+# Of both attacks, and of --membership alone.
 _SHARED = (
-  *('epsilon', 'delta', 'theta', 'rounds', 'local_steps', 'l2_norm_clip'),
-  *('example_l2_norm_clip', 'learning_rate', 'calibration', 'seed'),
+  *('mechanism', 'epsilon', 'delta', 'theta', 'rounds', 'local_steps'),
+  *('l2_norm_clip', 'example_l2_norm_clip', 'learning_rate', 'calibration'),
+  'seed',
+)
+_TRAINING = (
+  *('dataset', 'data_dir', 'model', 'users', 'users_per_round'),
+  *('participation', 'device'),
 )
 
 
+class GuaranteeRefutedError(errors.TvdpError):
+  """An attack shows more than a guarantee allows."""
+
+
 def _define() -> dict[str, flags.FlagHolder]:
-  """The flags of `AuditSettings`."""
+  """The flags of `AuditSettings`, those of `GameSettings` among them."""
   holders = shared_flags.define(_SHARED)
   for name in ('epsilon', 'theta', 'rounds', 'local_steps'):
     flags.set_default(holders[name], getattr(_DEFAULTS, name))
-  holders['mechanism'] = flags.DEFINE_enum(
-    'mechanism',
-    _DEFAULTS.mechanism,
-    audit_settings.MECHANISMS,
-    'paper: noise on the parameters before upload; gradient: noise on the'
-    ' clipped gradient of every local step.',
-  )
   holders['client'] = flags.DEFINE_enum(
     'client',
     _DEFAULTS.client,
     audit_settings.CLIENTS,
-    'digits: real digits and one white picture of either label; outlier: the'
-    ' loss (w - x)^2 / 2 and one x far off to either side.',
+    '--audit: digits: real digits and one white picture of either label;'
+    ' outlier: the loss (w - x)^2 / 2 and one x far off to either side.',
   )
   holders['examples'] = flags.DEFINE_integer(
     'examples',
     None,
     'n, examples of the client; by default 100 digits, or 600 with the'
-    ' outlier.',
+    ' outlier. --membership: of all users together; by default 40.',
   )
   holders['trials'] = flags.DEFINE_integer(
-    'trials', _DEFAULTS.trials, 'Runs with each of the two data sets.'
+    'trials',
+    None,
+    'Runs with each of the two data sets; by default 10,000. --membership:'
+    ' models to attack; by default 50.',
   )
   holders['confidence'] = flags.DEFINE_float(
     'confidence', _DEFAULTS.confidence, 'Of the lower bound.'
@@ -56,8 +69,8 @@ def _define() -> dict[str, flags.FlagHolder]:
   holders['noise_scale'] = flags.DEFINE_float(
     'noise_scale',
     _DEFAULTS.noise_scale,
-    'Multiplies the calibrated noise; below 1 it breaks the mechanism on'
-    ' purpose.',
+    '--audit: multiplies the calibrated noise; below 1 it breaks the mechanism'
+    ' on purpose.',
   )
   return holders
 
@@ -65,49 +78,110 @@ def _define() -> dict[str, flags.FlagHolder]:
 _AUDIT = flags.DEFINE_bool(
   'audit', False, 'Find an epsilon that the releases are shown to exceed.'
 )
+_MEMBERSHIP = flags.DEFINE_bool(
+  'membership', False, 'Find out who was trained on, from the global models.'
+)
 _SETTINGS = _define()
+_TRAINING_SETTINGS = shared_flags.define(_TRAINING)
+for _name in ('users', 'users_per_round'):
+  # Of few users, lest the noise leave no model to attack.
+  flags.set_default(_TRAINING_SETTINGS[_name], 2)
+_SHADOW_MODELS = flags.DEFINE_integer(
+  'shadow_models', 25, '--membership: models that the attacker trains.'
+)
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default nothing is written.'
 )
 
 
-def _audit() -> None:
-  """Makes, writes and prints the audit that the flags describe."""
-  output_dir = _OUTPUT_DIR.value
-  path = None if output_dir is None else pathlib.Path(output_dir)
-  try:
-    settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
-    # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
-    from tvdp_tf.attacks import claims  # noqa: PLC0415
-    from tvdp_tf.experiments import output_folder  # noqa: PLC0415
-
-    claims.delivered_epsilons(settings, claims.build_mechanism(settings))
-    if path is not None:
-      output_folder.check(path)
-
-    from tvdp_tf.attacks import (  # noqa: PLC0415
-      audit,
-      audit_files,
-      audit_text,
-    )
-
-    result = audit.audit(settings)
-    if path is not None:
-      with output_folder.create(path) as folder:
-        audit_files.write(result, folder)
-  except ValueError as error:
-    raise errors.UsageError(str(error)) from error
-  print(audit_text.describe(result))
+def _print_where(path: pathlib.Path | None) -> None:
   if path is not None:
     print(f'\nwritten to {path}')
 
 
+def _audit(path: pathlib.Path | None) -> None:
+  """Makes, writes and prints the audit that the flags describe."""
+  settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
+  # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
+  from tvdp_tf.attacks import claims  # noqa: PLC0415
+  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
+
+  claims.delivered_epsilons(settings, claims.build_mechanism(settings))
+  if path is not None:
+    output_folder.check(path)
+
+  from tvdp_tf.attacks import (  # noqa: PLC0415
+    audit,
+    audit_files,
+    audit_text,
+  )
+
+  result = audit.audit(settings)
+  if path is not None:
+    with output_folder.create(path) as folder:
+      audit_files.write(result, folder)
+  print(audit_text.describe(result))
+  _print_where(path)
+
+
+def _membership(path: pathlib.Path | None) -> None:
+  """Plays, writes and prints the membership game that the flags describe.
+
+  Raises:
+    GuaranteeRefutedError: If it shows that a guarantee is false.
+  """
+  given = shared_flags.values(_SETTINGS)
+  shared = {name: given[name] for name in _SHARED if name in given}
+  training = settings_lib.TrainingSettings(
+    **({'seed': secrets.randbits(63)} | shared),
+    **shared_flags.values(_TRAINING_SETTINGS),
+  )
+  # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
+  from tvdp_tf.experiments import (  # noqa: PLC0415
+    membership_settings,
+    output_folder,
+  )
+
+  settings = membership_settings.GameSettings(
+    training,
+    shadow_models=_SHADOW_MODELS.value,
+    confidence=given['confidence'],
+    **{name: given[name] for name in ('examples', 'trials') if name in given},
+  )
+  if path is not None:
+    output_folder.check(path)
+
+  from tvdp_tf import simulation  # noqa: PLC0415
+  from tvdp_tf.experiments import (  # noqa: PLC0415
+    membership_game,
+    membership_report,
+    run_folder,
+  )
+
+  with simulation.compiled_runtime(training.device) as context:
+    game = membership_game.Games(context).play(settings)
+  found = membership_report.report(game)
+  if path is not None:
+    with output_folder.create(path) as folder:
+      run_folder.write_json(folder / 'membership.json', found.to_json_dict())
+  print(membership_report.describe(found))
+  _print_where(path)
+  if found.refuted:
+    raise GuaranteeRefutedError(membership_report.verdict(found))
+
+
 def main() -> None:
   """Runs the attack that the flags ask for."""
-  if not _AUDIT.value:
-    raise errors.UsageError('audit must be given: there is no other attack yet')
-  _audit()
+  if _AUDIT.value == _MEMBERSHIP.value:
+    raise errors.UsageError(
+      'audit or membership must be given, and not both: what is the attack?'
+    )
+  path = None if _OUTPUT_DIR.value is None else pathlib.Path(_OUTPUT_DIR.value)
+  try:
+    (_audit if _AUDIT.value else _membership)(path)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
 
 
 if __name__ == '__main__':

@@ -50,6 +50,7 @@ def main() -> None:
       )
     except ValueError as error:
       raise errors.UsageError(str(error)) from error
+  from tvdp_tf import simulation  # noqa: PLC0415
   from tvdp_tf.experiments import comparison  # noqa: PLC0415
 
   try:
@@ -58,6 +59,7 @@ def main() -> None:
     )
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+  simulation.configure(settings[0].device, settings[0].users_per_round)
   results = comparison.compare(settings, output_dir, _PROGRESS.value)
   for result in results.values():
     print()

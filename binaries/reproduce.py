@@ -11,7 +11,7 @@ from absl import flags
 
 from tvdp_tf import _validate, errors
 from tvdp_tf.cli import program
-from tvdp_tf.experiments import catalogue, run_folder
+from tvdp_tf.experiments import catalogue, run_folder, settings
 
 _EXPERIMENT = flags.DEFINE_enum(
   'experiment',
@@ -25,12 +25,14 @@ _SCALE = flags.DEFINE_enum(
   ['smoke', 'paper'],
   'smoke: generated data, seconds; paper: the real data.',
 )
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds.')
+_SEEDS = flags.DEFINE_integer(
+  'seeds', None, "Number of seeds; by default the experiment's own."
+)
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, "TFDS's folder; downloads on first use."
 )
 _DEVICE = flags.DEFINE_enum(
-  'device', 'auto', ['auto', 'cpu', 'gpu'], 'Where it is executed.'
+  'device', 'auto', settings.DEVICES, 'Where it is executed.'
 )
 _SHARD = flags.DEFINE_string('shard', '1/1', 'i/n: the i-th of n parts.')
 _MERGE = flags.DEFINE_list('merge', [], 'Folders of shards to join.')
@@ -57,22 +59,26 @@ def main() -> None:
     names = ', '.join(catalogue.EXPERIMENTS)
     raise errors.UsageError(f'experiment must be one of {names}, got none')
   part, count = _shard()
+  experiment = catalogue.EXPERIMENTS[_EXPERIMENT.value]
+  seeds = experiment.seeds if _SEEDS.value is None else _SEEDS.value
   try:
-    _validate.integer('seeds', _SEEDS.value)
+    _validate.integer('seeds', seeds)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  experiment = catalogue.EXPERIMENTS[_EXPERIMENT.value]
   output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
   if not _RESUME.value:
     run_folder.check_absent(output_dir)
+  from tvdp_tf import simulation  # noqa: PLC0415
   from tvdp_tf.experiments import reproduction  # noqa: PLC0415
+
+  simulation.configure(_DEVICE.value, experiment.base['users_per_round'])
 
   if _MERGE.value:
     shards = [pathlib.Path(folder) for folder in _MERGE.value]
     reproduction.merge(experiment, shards, output_dir)
   else:
     points = reproduction.points(
-      experiment, _SEEDS.value, _SCALE.value == 'smoke', _DATA_DIR.value
+      experiment, seeds, _SCALE.value == 'smoke', _DATA_DIR.value
     )
     reproduction.run(
       experiment,

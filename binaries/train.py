@@ -1,9 +1,11 @@
 """Trains one model under differential privacy, federated by TFF.
 
 Without flags: Algorithm 1 of the paper on scikit-learn's embedded digits, in
-seconds. Everything about the run is written to --output_dir.
+seconds. Everything about the run is written to --output_dir. However it ended,
+the same command with --resume goes on from there.
 """
 
+import dataclasses
 import datetime
 import pathlib
 
@@ -11,6 +13,7 @@ from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
+from tvdp_tf.experiments import run_folder
 from tvdp_tf.experiments import settings as settings_lib
 
 _SETTINGS = shared_flags.define()
@@ -18,7 +21,60 @@ flags.adopt_module_key_flags(shared_flags)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'
 )
+_RESUME = flags.DEFINE_bool(
+  'resume',
+  False,
+  'Go on with the run in --output_dir, which had the same flags.',
+)
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
+_DETERMINISTIC = flags.DEFINE_bool(
+  'deterministic', False, "The same bits in every run of a GPU's, slower."
+)
+_WORKERS = flags.DEFINE_list(
+  'workers', [], 'host:port of each worker, for --runtime=remote.'
+)
+_WORKER_TLS = flags.DEFINE_string(
+  'worker_tls', None, 'Folder of ca.crt, tls.crt and tls.key for the workers.'
+)
+_INSECURE_WORKERS = flags.DEFINE_bool(
+  'insecure_workers', False, 'Talk to the workers without TLS.'
+)
+_ALLOW_OPEN_PORT = flags.DEFINE_bool(
+  'allow_open_port',
+  False,
+  "With --runtime=tff: start TFF's worker where others can reach it.",
+)
+
+
+def _check_workers(settings: settings_lib.TrainingSettings) -> None:
+  if (settings.runtime == 'remote') != bool(_WORKERS.value):
+    raise errors.UsageError(
+      'workers must be given with --runtime=remote, and only then, got '
+      f'{",".join(_WORKERS.value)!r} with {settings.runtime!r}'
+    )
+  if _WORKERS.value and bool(_WORKER_TLS.value) == _INSECURE_WORKERS.value:
+    raise errors.UsageError(
+      'workers must be given with one of --worker_tls and --insecure_workers'
+    )
+
+
+def _own_runtime(settings: settings_lib.TrainingSettings):
+  """A runtime that the settings do not describe, if the flags ask for one."""
+  from tvdp_tf import federated  # noqa: PLC0415
+
+  if settings.runtime == 'tff' and _ALLOW_OPEN_PORT.value:
+    return federated.local_runtime(contained=False)
+  if settings.runtime != 'remote':
+    return None
+  try:
+    tls = _WORKER_TLS.value
+    return federated.remote_runtime(
+      _WORKERS.value,
+      credentials=federated.tls_credentials(tls) if tls else None,
+      insecure=_INSECURE_WORKERS.value,
+    )
+  except ValueError as error:
+    raise errors.UsageError(f'workers: {error}') from error
 
 
 def main() -> None:
@@ -27,13 +83,31 @@ def main() -> None:
     settings = settings_lib.TrainingSettings(**shared_flags.values(_SETTINGS))
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+  _check_workers(settings)
+  if _RESUME.value and not _OUTPUT_DIR.value:
+    raise errors.UsageError('output_dir must be given with --resume')
   output_dir = pathlib.Path(
     _OUTPUT_DIR.value or f'runs/{datetime.datetime.now():%Y%m%d-%H%M%S}'
   )
+  if _RESUME.value:
+    run_folder.config_to_resume(output_dir, dataclasses.asdict(settings))
+    if run_folder.is_finished(output_dir):
+      print(f'the run in {output_dir} is finished: nothing to do')
+      return
   # TensorFlow and TFF take seconds to import: flags are checked before.
+  from tvdp_tf import simulation  # noqa: PLC0415
   from tvdp_tf.experiments import training  # noqa: PLC0415
 
-  result = training.train(settings, output_dir, progress=_PROGRESS.value)
+  simulation.configure(
+    settings.device, settings.users_per_round, _DETERMINISTIC.value
+  )
+  result = training.train(
+    settings,
+    output_dir,
+    progress=_PROGRESS.value,
+    resume=_RESUME.value,
+    runtime=_own_runtime(settings),
+  )
   print(f'test loss {result.loss:.4f}, test accuracy {result.accuracy:.4f}')
   print()
   print(result.statement.describe())

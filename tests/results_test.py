@@ -25,7 +25,7 @@ class ReproductionTest(parameterized.TestCase):
     self.assertEqual(summary['settings'], dict(experiment.base))
     self.assertEqual(set(summary['curves']), set(experiment.curves))
     done = {(row['curve'], row['seed'], row['planned_rounds']) for row in rows}
-    wanted = reproduction.points(experiment, seeds=3)
+    wanted = reproduction.points(experiment, experiment.seeds)
     self.assertEqual(done, {point.key for point in wanted})
     x_name = 'round' if experiment.against == 'round' else 'planned_rounds'
     for curve, best in summary['curves'].items():

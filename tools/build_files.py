@@ -43,6 +43,7 @@ _MANUAL = frozenset(
   {
     'tests/build_files_test.py',
     'tests/docstrings_test.py',
+    'tests/examples/examples_test.py',
     'tests/install_test.py',
     'tests/layering_test.py',
     'tests/lock_test.py',

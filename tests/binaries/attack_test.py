@@ -1,6 +1,8 @@
 import csv
 import json
 import pathlib
+import subprocess
+import sys
 
 from absl.testing import absltest, parameterized
 
@@ -81,16 +83,74 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('learning_rate', result.stderr)
     self.assertEmpty(list(folder.iterdir()))
 
+  def test_membership(self):
+    folder = self._folder()
+    result = _attack(
+      *('--membership', '--mechanism=gradient', '--epsilon=0.5', '--seed=1'),
+      *('--rounds=2', '--local_steps=2', '--examples=12', '--trials=12'),
+      *('--shadow_models=4', '--output_dir=new/attack'),
+      cwd=folder,
+    )
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertEqual(
+      _verdict(result), 'consistent: the attacks show no more than is delivered'
+    )
+    text = ' '.join(result.stdout.split())
+    self.assertIn('the global model after round 2', text)
+    self.assertIn('claimed epsilon 0.5 at delta = 0.001', text)
+    self.assertIn('it holds: every local step', text)
+    written = json.loads((folder / 'new/attack/membership.json').read_text())
+    self.assertLessEqual(
+      written['epsilon_lower_bound'], written['delivered_epsilon']
+    )
+    self.assertEqual(written['settings']['training']['seed'], 1)
+
+  def test_a_guarantee_without_its_noise_is_refuted(self):
+    """The program as it is, but the noise of the clients is lost."""
+    program = program_runner.ROOT / 'binaries' / 'attack.py'
+    code = (
+      'import runpy, sys; from tvdp_tf.privacy import mechanisms;'
+      'scale = mechanisms.GradientMechanism.noise_scale;'
+      'mechanisms.GradientMechanism.noise_scale = '
+      'lambda self, n, z: 1e-9 * scale(self, n, z);'
+      f'sys.argv[0] = {str(program)!r};'
+      "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    result = subprocess.run(
+      [
+        *(sys.executable, '-c', code, '--membership', '--mechanism=gradient'),
+        *('--dataset=generated_mnist', '--epsilon=0.5', '--learning_rate=0.5'),
+        *('--rounds=2', '--local_steps=30', '--examples=12', '--trials=12'),
+        *('--shadow_models=12', '--seed=0'),
+      ],
+      cwd=program_runner.ROOT,
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    self.assertEqual(result.returncode, 1, result.stderr)
+    self.assertRegex(
+      _verdict(result),
+      r'REFUTED: epsilon is at least [1-9][0-9.]*, not 0\.5 as guaranteed',
+    )
+    self.assertEqual(result.stderr, f'attack.py: error: {_verdict(result)}\n')
+
   def test_help(self):
     result = _attack('--help')
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     text = ' '.join(result.stdout.split())
     self.assertIn("--epsilon: Target epsilon. (default: '1.0')", text)
-    for name in ('audit', 'trials', 'noise_scale', 'calibration', 'output_dir'):
+    for name in (
+      *('audit', 'trials', 'noise_scale', 'calibration', 'output_dir'),
+      *('membership', 'shadow_models', 'users', 'dataset'),
+    ):
       self.assertRegex(text, rf'--(\[no\])?{name}: ')
 
   @parameterized.parameters(
-    ('', '--audit must be given'),
+    ('', '--audit or membership must be given, and not both'),
+    ('--audit --membership', '--audit or membership must be given, and not'),
     ('--audit --mechanism=central', '--mechanism must be one of paper, grad'),
     (
       '--audit --client=me',
@@ -112,6 +172,16 @@ class AuditTest(parameterized.TestCase):
     ),
     ('--audit --output_dir=.', "--output_dir must not exist yet, got '.'"),
     ('--audit now', "expected only flags, got 'now'"),
+    ('--membership --mechanism=central', '--mechanism must be one of paper, g'),
+    ('--membership --users=0', '--users must be an integer >= 1, got 0'),
+    ('--membership --examples=1', '--examples must be an integer >= 2, got 1'),
+    ('--membership --shadow_models=1', '--shadow_models must be an integer >='),
+    ('--membership --trials=1', '--trials must be an integer >= 4, got 1'),
+    ('--membership --output_dir=.', "--output_dir must not exist yet, got '.'"),
+    (
+      '--membership --examples=719',
+      '--examples must be an integer from 1 to 718, got 719',
+    ),
   )
   def test_bad_flags(self, arguments, message):
     result = _attack(*arguments.split())

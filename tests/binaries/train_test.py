@@ -30,7 +30,7 @@ model = tf.keras.models.load_model(sys.argv[1])
 data = np.load(sys.argv[2])
 print((model(data['x']).numpy().argmax(1) == data['y']).mean())
 served = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
-outputs = list(served(tf.constant(data['x'])).values())[0]
+outputs = served(features=tf.constant(data['x']))['class_scores']
 np.testing.assert_allclose(outputs, model(data['x']), rtol=1e-5, atol=1e-5)
 """
 
@@ -118,6 +118,40 @@ class OneRunTest(absltest.TestCase):
     self.assertLessEqual(worst['exact'], worst['pld'] + 1e-9)
     self.assertLessEqual(worst['pld'], worst['rdp'])
 
+  def test_further_metrics(self):
+    for row in self.rows:
+      self.assertEqual((row['participants'], row['dropped']), ('5', '0'))
+      self.assertGreater(float(row['signal_to_noise']), 0)
+      self.assertEqual(
+        float(row['remaining_budget']), 10 - float(row['delivered_epsilon'])
+      )
+
+  def test_finished_run_is_not_resumed(self):
+    before = {
+      path: path.read_bytes()
+      for path in self.folder.rglob('*')
+      if path.is_file()
+    }
+    result = program_runner.run(
+      'train.py', f'--output_dir={self.folder}', '--resume'
+    )
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertLen(result.stdout.splitlines(), 1)
+    self.assertIn('is finished: nothing to do', result.stdout)
+    after = {path: path.read_bytes() for path in before}
+    self.assertEqual(after, before)
+
+  def test_run_of_other_flags_is_not_resumed(self):
+    result = program_runner.run(
+      'train.py', f'--output_dir={self.folder}', '--resume', '--theta=0.9'
+    )
+    self.assertEqual(result.returncode, 2)
+    self.assertEqual(
+      result.stderr,
+      'train.py: error: --theta must be 0.95, as when the run in '
+      f"'{self.folder}' began, got 0.9\n",
+    )
+
   def test_picture(self):
     content = (self.folder / 'curves.png').read_bytes()
     self.assertStartsWith(content, b'\x89PNG')
@@ -174,8 +208,16 @@ class SoundRunTest(absltest.TestCase):
       '--epsilon=3',
       '--rounds=4',
       '--refinement=budget',
+      '--noprogress',
+      '--verbosity=0',
     )
     self.assertEqual(result.returncode, 0, result.stderr)
+    # A line a round, and none of any library.
+    rows = (folder / 'metrics.csv').read_text().splitlines()[1:]
+    lines = result.stderr.splitlines()
+    self.assertLen(lines, len(rows))
+    for number, line in enumerate(lines, start=1):
+      self.assertRegex(line, rf'^I.*\] round={number} noise_stddev=\S+ test_')
     self.assertIn('epsilon = 3 at delta = 0.001 HOLDS', result.stdout)
     statement = json.loads((folder / 'privacy.json').read_text())
     self.assertIs(statement['holds'], True)
@@ -215,6 +257,7 @@ class FlagsTest(parameterized.TestCase):
       ['--participation=balanced', '--users_per_round=3'],
       '--users_per_round must divide users with balanced participation',
     ),
+    (['--resume'], '--output_dir must be the folder of a run to resume, got'),
     (['--nonsense=1'], 'nonsense'),
     (['word'], "expected only flags, got 'word'"),
   )
@@ -230,6 +273,12 @@ class FlagsTest(parameterized.TestCase):
     self.assertIn(line, result.stderr)
     self.assertEmpty(result.stdout)
     self.assertFalse(os.path.lexists(folder))
+
+  def test_resume_needs_a_folder(self):
+    result = program_runner.run('train.py', '--resume')
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--output_dir must be given with --resume', result.stderr)
+    self.assertLen(result.stderr.splitlines(), 1)
 
   def test_more_users_than_examples(self):
     folder = self.create_tempdir().full_path + '/run'
@@ -283,7 +332,10 @@ class FailureTest(absltest.TestCase):
     self.assertIn('test loss of round 1 is', result.stderr)
     # What was released is on record; what was not made is not there.
     statement = json.loads((folder / 'privacy.json').read_text())
-    self.assertEqual(statement['rounds'], 1)
+    # The next round may have begun while this one was evaluated.
+    audit = ledger_audit.audit(folder / 'ledger.jsonl')
+    self.assertEqual(statement['rounds'], audit.rounds)
+    self.assertBetween(audit.rounds, 1, 2)
     worst = statement['delivered']['server, worst client']
     self.assertGreater(worst['exact'], 0)
     self.assertEqual(
@@ -309,7 +361,8 @@ class FailureTest(absltest.TestCase):
     )
     try:
       _wait_for(lambda: [*folder.glob('checkpoints/round_*')])
-      self.assertLen(_workers(mark), 2)
+      # Itself, the worker, and the relay to its network.
+      self.assertLen(_workers(mark), 3)
     finally:
       process.send_signal(signal.SIGKILL)
       process.wait()

@@ -20,6 +20,18 @@ def main():
     raise errors.TrainingFailedError('the loss is nan')
   if WHAT.value == 'bug':
     raise ZeroDivisionError('a bug')
+  if WHAT.value == 'log':
+    from absl import logging
+    import tensorflow as tf
+    for level in ('error', 'warning', 'info'):
+      exec(
+        compile(
+          f'logging.{level}("ours {level}")', errors.__file__, 'exec'
+        ),
+        {'logging': logging},
+      )
+      getattr(logging, level)('theirs %s', level)
+      getattr(tf.get_logger(), level)('tensorflow %s', level)
   if WHAT.value == 'interrupt':
     raise KeyboardInterrupt
   print(sorted(shared_flags.values(FLAGS).items()))
@@ -52,11 +64,7 @@ class ProgramTest(parameterized.TestCase):
     ('--what=interrupt', 1, 'interrupted'),
     ('--theta=big', 2, "--theta must be a number, got 'big'"),
     ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
-    (
-      '--dataset=x',
-      2,
-      '--dataset must be one of digits, mnist, fashion_mnist, cifar10, adult, ',
-    ),
+    ('--calibration=x', 2, '--calibration must be one of printed, tight, '),
     ('--wat=1', 2, "Unknown command line flag 'wat'"),
     ('word', 2, "expected only flags, got 'word'"),
   )
@@ -66,6 +74,27 @@ class ProgramTest(parameterized.TestCase):
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(f'error: {line}', result.stderr)
     self.assertEmpty(result.stdout)
+
+  @parameterized.parameters(
+    ([], ['ours error', 'theirs error', 'tensorflow error', 'ours warning']),
+    (
+      ['--verbosity=0'],
+      [
+        'ours error',
+        'theirs error',
+        'tensorflow error',
+        'ours warning',
+        'ours info',
+      ],
+    ),
+  )
+  def test_log(self, arguments, expected):
+    result = run('--what=log', *arguments)
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertEqual(
+      [line.partition('] ')[2] for line in result.stderr.splitlines()],
+      expected,
+    )
 
   def test_a_bug_is_not_hidden(self):
     result = run('--what=bug')

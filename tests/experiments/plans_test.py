@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -38,19 +39,24 @@ def make_federation(settings, sizes=None, seed=0):
   )
 
 
-def run(plan, rounds=None, history=(), refine_at=None):
+def run(plan, rounds=None, refine_at=None):
   """The rounds of a run, with the noise that the server's state would have."""
-  history = list(history)
-  schedule = plan.mechanism.schedule
+  schedule = getattr(plan.mechanism, 'schedule', None)
   last = rounds or plan.settings.rounds
-  while len(history) < last:
-    m = len(history) + 1
+  while len(plan.history) < last:
+    m = len(plan.history) + 1
     cohort = plan.fed.participation.cohort(m)
-    history.append(plan.round(m, cohort, schedule.stddev(m)))
+    stddev = schedule.stddev(m) if schedule else 0.0
+    plan.take(plan.round(m, cohort, stddev))
     if refine_at and m in refine_at:
       last = refine_at[m]
-      schedule = plan.refine(history, last)
-  return history
+      schedule = plan.refine(m, last)
+  return plan.history
+
+
+def finished(plan):
+  run(plan)
+  return plan
 
 
 def build(sizes=None, cohort_seed=0, **kwargs):
@@ -64,7 +70,7 @@ class PaperPlanTest(parameterized.TestCase):
     self.assertAlmostEqual(
       plan.mechanism.schedule.initial_stddev, 0.0107298, places=7
     )
-    statement = plan.statement(run(plan))
+    statement = finished(plan).statement()
     views = statement.delivered
     always = views['server, a client that takes part in every round']
     self.assertAlmostEqual(always['exact'], 61.6311, delta=1e-4)
@@ -79,7 +85,7 @@ class PaperPlanTest(parameterized.TestCase):
     # Always drawn: K = U, equal shares. z = sqrt(K) sigma / Ds.
     plan = build(mechanism='paper', users_per_round=100, rounds=3)
     history = run(plan)
-    outsider = plan.statement(history).delivered['outsider, worst client']
+    outsider = plan.statement().delivered['outsider, worst client']
     z = history[0].noise_multipliers[0]
     self.assertAlmostEqual(
       outsider['exact'],
@@ -99,8 +105,8 @@ class PaperPlanTest(parameterized.TestCase):
   def test_theorem2_overspends_below_one_and_says_so(self):
     plan = build(mechanism='paper', theta=0.9, refinement='theorem2')
     # The paper's own use: ceil(.9 M) each time.
-    history = run(plan, refine_at={5: 27, 8: 25, 11: 23})
-    statement = plan.statement(history)
+    run(plan, refine_at={5: 27, 8: 25, 11: 23})
+    statement = plan.statement()
     warning = [a for a in statement.assumptions if 'refinement theorem2' in a]
     self.assertLen(warning, 1)
     self.assertStartsWith(warning[0], 'WARNING')
@@ -120,14 +126,14 @@ class GradientPlanTest(parameterized.TestCase):
       participation=participation,
       epsilon=3.0,
     )
-    history = run(plan)
-    for multipliers in plan._multipliers(history):
+    run(plan)
+    for multipliers in map(plan._multipliers, range(100)):
       if not len(multipliers):
         continue  # Not drawn.
       epsilon = privacy.delivered_epsilon(multipliers, 1e-3, 'exact')
       self.assertLessEqual(epsilon, 3.0)
       self.assertGreater(epsilon, 3.0 * (1 - 1e-6))
-    statement = plan.statement(history)
+    statement = plan.statement()
     self.assertTrue(statement.holds)
     self.assertLessEqual(statement.epsilon, 3.0)
     json.dumps(statement.to_json_dict(), allow_nan=False)
@@ -144,13 +150,13 @@ class GradientPlanTest(parameterized.TestCase):
 
   def test_more_rounds_than_planned_do_not_hold(self):
     plan = build(mechanism='gradient', rounds=10)
-    history = run(plan)
-    statement = plan.statement([*history, history[-1]])
+    plan.take(run(plan)[-1])
+    statement = plan.statement()
     self.assertFalse(statement.holds)
 
   def test_a_seed_never_holds(self):
     plan = build(mechanism='gradient', seed=0)
-    statement = plan.statement(run(plan))
+    statement = finished(plan).statement()
     self.assertFalse(statement.holds)
     self.assertIn('reproducible', statement.reason)
 
@@ -175,23 +181,20 @@ class GradientPlanTest(parameterized.TestCase):
       path = self.create_tempdir().full_path + '/ledger.jsonl'
       with ledger_lib.PrivacyLedger.create(path, plan.header) as ledger:
         for past in history:
-          ids = [
-            ledger_lib.release_id(rng.bytes(16), b'model', b'settings')
-            for _ in past.clients
-          ]
-          left = [
-            client
-            for client, z in zip(
-              past.clients, past.noise_multipliers, strict=True
-            )
-            if math.isfinite(z)
-          ]
-          self.assertLen(left, len(past.clients))
+          finite = np.isfinite(past.noise_multipliers)
+          # Whose rounds were over before the plan was made longer.
+          for client in past.clients[~finite].tolist():
+            self.assertGreater(ledger.epsilon(client), 9.9999)
+          if not finite.any():
+            continue
           ledger.record(
             past.number,
-            past.clients.tolist(),
-            ids,
-            past.noise_multipliers.tolist(),
+            past.clients[finite].tolist(),
+            [
+              ledger_lib.release_id(rng.bytes(16), b'model', b'settings')
+              for _ in range(finite.sum())
+            ],
+            past.noise_multipliers[finite].tolist(),
             plan.releases_per_client,
           )
         self.assertLessEqual(ledger.epsilons().max(), 10.0)
@@ -202,7 +205,7 @@ class CentralPlanTest(parameterized.TestCase):
   @parameterized.parameters('balanced', 'uniform', 'poisson')
   def test_holds_for_users(self, name):
     plan = build(mechanism='central', participation=name)
-    statement = plan.statement(run(plan))
+    statement = finished(plan).statement()
     self.assertTrue(statement.holds)
     self.assertEqual(statement.unit, 'user')
     self.assertBetween(statement.epsilon, 0.7 * 10, 10)
@@ -217,8 +220,144 @@ class CentralPlanTest(parameterized.TestCase):
 
   def test_warns_of_the_number_of_users(self):
     plan = build(mechanism='central', delta=0.011)
-    statement = plan.statement(run(plan))
+    statement = finished(plan).statement()
     self.assertTrue(any('100 users' in a for a in statement.assumptions))
+
+
+class HistoryTest(parameterized.TestCase):
+  """What a plan adds up round by round, against the whole list."""
+
+  @parameterized.product(
+    mechanism=('paper', 'gradient', 'central', 'laplace'),
+    participation=('uniform', 'balanced'),
+    theta=(0.9, 1.0),
+  )
+  def test_worst_client_is_that_of_the_whole_list(
+    self, mechanism, participation, theta
+  ):
+    plan = build(
+      sizes=range(50, 150),
+      mechanism=mechanism,
+      participation=participation,
+      theta=theta,
+      rounds=12,
+    )
+    multipliers: list[list[float]] = [[] for _ in range(100)]
+    for m in range(1, 13):
+      cohort = plan.fed.participation.cohort(m)
+      past = plan.round(m, cohort, plan.mechanism.schedule.stddev(m))
+      plan.take(past)
+      for client, z in zip(cohort, past.noise_multipliers, strict=True):
+        multipliers[client] += [z] * plan.releases_per_client
+      if mechanism == 'laplace':
+        expected = max(sum(1 / z for z in own) for own in multipliers)
+      else:
+        expected = max(
+          privacy.delivered_epsilon(own, 1e-3, 'exact') for own in multipliers
+        )
+      # Clients that tie differ in the last place.
+      np.testing.assert_allclose(plan.worst_epsilon(), expected, rtol=1e-12)
+
+  @parameterized.parameters(1.0, 0.9)
+  def test_secret_sampling_is_that_of_the_whole_list(self, theta):
+    plan = build(mechanism='central', theta=theta, rounds=6)
+    multipliers = []
+    for m in range(1, 7):
+      past = plan.round(m, np.arange(m), plan.mechanism.schedule.stddev(m))
+      plan.take(past)
+      multipliers.append(past.noise_multipliers[0])
+      expected = privacy.delivered_epsilon(
+        multipliers, 1e-3, 'rdp', 'poisson', 0.1
+      )
+      np.testing.assert_allclose(plan.worst_epsilon(), expected, rtol=1e-12)
+
+  @parameterized.parameters(
+    {'mechanism': 'paper', 'refinement': 'budget'},
+    {'mechanism': 'gradient', 'refinement': 'budget', 'theta': 0.9},
+    {'mechanism': 'central', 'participation': 'balanced', 'theta': 1.1},
+    {'mechanism': 'central'},
+    {'mechanism': 'laplace'},
+    {'mechanism': 'none'},
+  )
+  def test_ledger_brings_back_the_history(self, **changes):
+    """As after a restart: a new plan, the ledger and a snapshot."""
+    plan = build(**changes, epsilon=30.0, rounds=6)
+    path = self.create_tempdir().full_path + '/ledger.jsonl'
+    with ledger_lib.PrivacyLedger.create(path, plan.header) as ledger:
+      run(plan, refine_at={3: 5} if 'refinement' in changes else None)
+      for past in plan.history:
+        keys = 1 if plan.shares_noise else len(past.clients)
+        ledger.record(
+          past.number,
+          release_ids=[
+            ledger_lib.release_id(os.urandom(16), b'model', b'settings')
+            for _ in range(keys)
+          ],
+          **plan.entry(past),
+        )
+    again = build(**changes, epsilon=30.0, rounds=6)
+    again.restore(plan.snapshot(), len(plan.history))
+    with ledger_lib.PrivacyLedger.open(path) as ledger:
+      for record in ledger.charged:
+        again.take(again.recorded(record))
+    self.assertEqual(again.worst_epsilon(), plan.worst_epsilon())
+    self.assertEqual(
+      again.statement().to_json_dict(), plan.statement().to_json_dict()
+    )
+    if plan.replans:
+      # Both go on alike, to the last bit.
+      self.assertEqual(again.refine(5, 9), plan.refine(5, 9))
+      cohort = plan.fed.participation.cohort(6)
+      np.testing.assert_array_equal(
+        again.round(6, cohort, 1.0).noise_multipliers,
+        plan.round(6, cohort, 1.0).noise_multipliers,
+      )
+
+  @parameterized.parameters(
+    ('gradient', {}),
+    ('gradient', {'initial': np.ones(99)}),
+    ('gradient', {'initial': np.full(100, np.nan)}),
+    ('gradient', {'initial': np.zeros(100)}),
+    ('central', {}),
+    ('central', {'events': np.ones([2, 2])}),
+    ('central', {'events': np.array([-1.0])}),
+    ('paper', {'initial': np.ones(100)}),
+  )
+  def test_snapshot_that_is_none(self, mechanism, snapshot):
+    plan = build(mechanism=mechanism)
+    with self.assertRaisesRegex(ValueError, 'snapshot must'):
+      plan.restore(snapshot, 30)
+
+  def test_release_in_vain_counts_in_the_refinement(self):
+    plan = build(mechanism='paper', refinement='budget', theta=1.0, rounds=10)
+    budget = plan.mechanism.schedule.precision()
+    run(plan, rounds=4)
+    plan.take(plan.history[3])
+    schedule = plan.refine(4, 10)
+    spent = 5 * plan.history[0].noise_stddev ** -2
+    self.assertAlmostEqual(
+      6 * schedule.initial_stddev**-2 + spent, budget, delta=1e-9 * budget
+    )
+    for _ in range(5):
+      plan.take(plan.history[3])
+    with self.assertRaisesRegex(plans.BudgetSpentError, 'after 4 rounds'):
+      plan.refine(4, 10)
+
+  @parameterized.parameters('gradient', 'central')
+  def test_who_has_nothing_left_gets_no_noise_that_is_finite(self, mechanism):
+    plan = build(
+      mechanism=mechanism,
+      participation='balanced',
+      users_per_round=100,
+      rounds=2,
+    )
+    run(plan)
+    schedule = plan.refine(1, 2)
+    if mechanism == 'central':  # Noise that the ledger will refuse.
+      self.assertEqual(schedule.initial_stddev, 1)
+      return
+    multipliers = plan.round(2, np.arange(100), 1.0).noise_multipliers
+    self.assertTrue(np.isinf(multipliers).all())
 
 
 class LaplacePlanTest(parameterized.TestCase):
@@ -229,7 +368,7 @@ class LaplacePlanTest(parameterized.TestCase):
     self.assertAlmostEqual(
       plan.mechanism.noise_stddev, math.sqrt(2) * scale, places=9
     )
-    statement = plan.statement(run(plan))
+    statement = finished(plan).statement()
     self.assertFalse(statement.holds)
     self.assertLessEqual(statement.epsilon, 10.0)
     self.assertAlmostEqual(statement.epsilon, 10.0)

@@ -1,23 +1,51 @@
+import errno
 import json
 import math
 import os
 import pathlib
+import subprocess
+from unittest import mock
 
-from absl.testing import absltest
+import hypothesis
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
 
 from tvdp_tf import errors
 from tvdp_tf.experiments import run_folder
+from tvdp_tf.privacy import ledger, ledger_audit
+
+HEADER = ledger.LedgerHeader(
+  mechanism='none',
+  unit='example',
+  adjacency='replace-one',
+  target_epsilon=1.0,
+  delta=1e-5,
+  clients=3,
+  sensitivity='none',
+  sensitivity_proven=False,
+)
 
 
-class RunFolderTest(absltest.TestCase):
+def config(**changes):
+  return {
+    'settings': {'theta': 0.9, 'seed': None, 'rounds': 3},
+    'versions': {'numpy': '1'},
+    'resolved': {'public_seed': 5},
+    **changes,
+  }
+
+
+class RunFolderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path)
 
   def test_create_writes_config_and_header(self):
     run = self.folder / 'a' / 'run'
-    run_folder.create(run, {'settings': {'theta': 0.9}})
-    self.assertEqual(run_folder.read_config(run), {'settings': {'theta': 0.9}})
+    run_folder.create(run, config(), HEADER)
+    self.assertEqual(run_folder.read_config(run), config())
+    self.assertEqual(os.listdir(run.parent), ['run'])
+    self.assertEqual(ledger_audit.audit(run / 'ledger.jsonl').header, HEADER)
     self.assertEqual(
       (run / 'metrics.csv').read_text().strip(),
       'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds',
@@ -33,7 +61,7 @@ class RunFolderTest(absltest.TestCase):
       else:
         path.symlink_to('nowhere')
       with self.assertRaisesRegex(errors.UsageError, 'must not exist yet'):
-        run_folder.create(path, {})
+        run_folder.create(path, config(), HEADER)
     self.assertEqual((self.folder / 'file').read_text(), 'mine')
 
   def test_json_appears_whole_or_not_at_all(self):
@@ -46,13 +74,128 @@ class RunFolderTest(absltest.TestCase):
     self.assertEqual(os.listdir(self.folder), ['x.json'])
 
   def test_read_config_of_no_run(self):
-    for content in (None, '', '{', '[1]', '\x00'):
+    for content in (
+      None,
+      '',
+      '{',
+      '[1]',
+      '\x00',
+      '[' * 100_000,
+      json.dumps(config(settings=[])),
+      json.dumps(config(resolved={})),
+      json.dumps(config(resolved={'public_seed': -1})),
+      json.dumps(config(resolved={'public_seed': 1.0})),
+    ):
       path = self.folder / str(hash(content))
       path.mkdir()
       if content is not None:
         (path / 'config.json').write_text(content)
-      with self.assertRaises(errors.UsageError):
+      with self.assertRaisesRegex(
+        errors.UsageError, 'output_dir must be the folder of a run to resume'
+      ):
         run_folder.read_config(path)
+
+  @parameterized.parameters(
+    ('theta', 0.9, 0.8, "theta must be 0.9, as when the run in 'd' began, got"),
+    ('seed', None, 3, 'seed must be None, as when .* got 3'),
+    ('rounds', 3, 3.0, 'rounds must be 3, as when .* got 3.0'),
+    ('rounds', 3, True, 'rounds must be 3, as when .* got True'),
+  )
+  def test_first_changed_setting_is_named(self, name, then, now, line):
+    with self.assertRaisesRegex(errors.UsageError, line):
+      run_folder.check_unchanged(
+        pathlib.Path('d'),
+        config(settings={'a': 1, name: then}),
+        'settings',
+        {'a': 1, name: now},
+      )
+
+  def test_setting_that_came_or_went_is_named(self):
+    for then, now in (({}, {'a': None}), ({'a': None}, {})):
+      with self.assertRaisesRegex(errors.UsageError, '^a must be .*absent'):
+        run_folder.check_unchanged(
+          pathlib.Path('d'), config(settings=then), 'settings', now
+        )
+
+  def test_changed_version_and_data_are_named(self):
+    with self.assertRaisesRegex(
+      errors.UsageError, "the version of numpy as when .* began, '1', got '2'"
+    ):
+      run_folder.check_unchanged(
+        pathlib.Path('d'), config(), 'versions', {'numpy': '2'}
+      )
+    then = config(resolved={'sizes': [1, 2]})
+    run_folder.check_unchanged(
+      pathlib.Path('d'), then, 'resolved', {'sizes': (1, 2)}
+    )
+    with self.assertRaisesRegex(errors.UsageError, 'must find the sizes as'):
+      run_folder.check_unchanged(
+        pathlib.Path('d'), then, 'resolved', {'sizes': (1, 3)}
+      )
+
+  @hypothesis.settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+  )
+  @hypothesis.given(st.data())
+  def test_any_damage_is_one_line_or_does_not_matter(self, data):
+    text = bytearray(json.dumps(config(), indent=2).encode())
+    place = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(place, min(place + 3, len(text))))
+    text[place:end] = data.draw(st.binary(max_size=3))
+    path = self.folder / 'run'
+    path.mkdir(exist_ok=True)
+    (path / 'config.json').write_bytes(text)
+    try:
+      found = run_folder.config_to_resume(path, config()['settings'])
+    except errors.UsageError as error:
+      self.assertLen(str(error).splitlines(), 1)
+      return
+    self.assertEqual(found['settings'], config()['settings'])
+    self.assertIsInstance(found['resolved']['public_seed'], int)
+
+  def test_finished(self):
+    run = self.folder / 'run'
+    self.assertFalse(run_folder.is_finished(run))
+    run_folder.create(run, config(), HEADER)
+    self.assertFalse(run_folder.is_finished(run))
+    for finished in (False, True):
+      run_folder.write_privacy(run, {'epsilon': 1.0}, finished)
+      self.assertEqual(run_folder.is_finished(run), finished)
+    for content in ('', '[true]', '{"finished": 1}', '{"finished": true'):
+      (run / 'privacy.json').write_text(content)
+      self.assertFalse(run_folder.is_finished(run))
+
+  def test_full_disk_leaves_no_half_file(self):
+    path = self.folder / 'x.json'
+    run_folder.write_json(path, 1)
+    full = OSError(errno.ENOSPC, 'No space left on device')
+    with mock.patch.object(os, 'fsync', side_effect=full):
+      with self.assertRaises(OSError):
+        run_folder.write_json(path, 2)
+      with self.assertRaisesRegex(
+        errors.UsageError, 'must be writable, got .*: No space left on device'
+      ):
+        run_folder.create(self.folder / 'run', config(), HEADER)
+    self.assertEqual(path.read_text(), '1\n')
+    self.assertEqual(os.listdir(self.folder), ['x.json'])
+
+  def test_what_a_killed_creation_has_left_is_removed(self):
+    ended = subprocess.Popen(['true'])
+    ended.wait()
+    names = {
+      f'.run.{ended.pid}': False,
+      f'.run.{os.getppid()}': True,
+      f'.other.{ended.pid}': True,
+      '.run.x': True,
+    }
+    for name in names:
+      (self.folder / name).mkdir()
+      (self.folder / name / 'config.json').touch()
+    run_folder.create(self.folder / 'run', config(), HEADER)
+    for name, stays in names.items():
+      self.assertEqual((self.folder / name).exists(), stays, name)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 import collections
 import contextlib
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -185,39 +186,96 @@ class AggregatorExecutionTest(parameterized.TestCase):
     self.assertAlmostEqual(output.state['variance'], 0.01 * 1.5**2, places=14)
 
 
-class StockAlgorithmTest(parameterized.TestCase):
-  def test_plugs_into_build_weighted_fed_avg(self):
-    def model_fn():
-      keras_model = tf.keras.Sequential(
-        [tf.keras.layers.Dense(SIZE, input_shape=(1,), use_bias=False)]
-      )
-      return tff.learning.models.from_keras_model(
-        keras_model,
-        loss=tf.keras.losses.MeanSquaredError(),
-        input_spec=(
-          tf.TensorSpec([None, 1], tf.float32),
-          tf.TensorSpec([None, SIZE], tf.float32),
-        ),
-      )
+class BoundedTest(parameterized.TestCase):
+  """With an `l2_norm_clip`, whatever a client brings is in the ball."""
 
-    process = tff.learning.algorithms.build_weighted_fed_avg(
-      model_fn,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.0001),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-      model_aggregator=federated.TimeVaryingGaussianFactory(SCHEDULE),
+  CLIP = 1.5
+  VALUES: ClassVar[dict[str, float]] = {
+    'nan': np.nan,
+    'inf': -np.inf,
+    'huge': 1e30,
+    'large': 100.0,
+    'small': 1e-3,
+    'zero': 0.0,
+  }
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.process = cls.create(KEYED_TYPE, WEIGHT_TYPE)
+    cls.dimension = SIZE + 1
+
+  @classmethod
+  def create(cls, *types, unweighted=False, **kwargs):
+    kind: Any = (
+      federated.UnweightedTimeVaryingGaussianFactory
+      if unweighted
+      else federated.TimeVaryingGaussianFactory
     )
-    state = process.initialize()
-    before = process.get_model_weights(state).trainable[0]
-    # Features of zero: no gradient, so that the update is the noise alone.
-    data = tf.data.Dataset.from_tensors(
-      (np.zeros([2, 1], np.float32), np.zeros([2, SIZE], np.float32))
+    return kind(SCHEDULE, l2_norm_clip=cls.CLIP, **kwargs).create(*types)
+
+  def upload(self, value):
+    """What one client releases in round 1, without its noise."""
+    update = collections.OrderedDict(
+      a=np.full(SIZE, value, np.float32), b=np.float32(1e-3)
     )
-    output = process.next(state, [data, data])
-    after = process.get_model_weights(output.state).trainable[0]
-    change = np.ravel(after - before)
-    self.assertTrue(noise_checks.has_stddev(change, 0.2 / 2**0.5))
-    self.assertTrue(noise_checks.rejects_neighbours(change, 0.2 / 2**0.5))
-    self.assertEqual(output.state.aggregator['round'], 1)
+    client = federated.KeyedUpdate(update, noise.seeded_noise_key(0, 1, 7))
+    output = self.process.next(self.process.initialize(), [client], [1.0])
+    self.assertEqual(output.measurements['inner']['used_clients'], 1)
+    released = [output.result['a'], np.reshape(output.result['b'], [1])]
+    (drawn,) = noise.perturb(
+      [tf.zeros([self.dimension])],
+      SCHEDULE.stddev(1),
+      noise.seeded_noise_key(0, 1, 7),
+    )
+    return np.concatenate(released) - drawn
+
+  def test_sensitivity_is_twice_the_clip(self):
+    bare = {name: self.upload(value) for name, value in self.VALUES.items()}
+    for one in bare.values():
+      self.assertLessEqual(np.linalg.norm(one), self.CLIP + 1e-4)
+    norms = {name: np.linalg.norm(value) for name, value in bare.items()}
+    for name in ('nan', 'inf'):
+      np.testing.assert_allclose(bare[name], 0, atol=1e-6)
+    for name in ('huge', 'large'):  # Clipped, in its direction.
+      self.assertAlmostEqual(norms[name], self.CLIP, delta=1e-3)
+    # What is short enough is left as it is.
+    np.testing.assert_allclose(bare['small'], 1e-3, atol=1e-6)
+
+  def check_noise(self, output):
+    result = output.result['a']
+    self.assertTrue(noise_checks.has_stddev(result, 0.2 / 2))
+    self.assertTrue(noise_checks.rejects_neighbours(result, 0.2 / 2))
+    self.assertEqual(output.measurements['inner']['used_clients'], 4)
+
+  def test_noise_is_that_of_the_round(self):
+    state = self.process.initialize()
+    clients = [keyed(client) for client in range(4)]
+    self.check_noise(self.process.next(state, clients, [1.0] * 4))
+    process = self.create(VALUE_TYPE, unweighted=True)
+    self.check_noise(process.next(process.initialize(), [zeros()] * 4))
+
+  @parameterized.parameters('gaussian', 'laplace')
+  def test_no_honest_upload_is_too_long(self, distribution):
+    process = self.create(KEYED_TYPE, WEIGHT_TYPE, distribution=distribution)
+    huge = collections.OrderedDict(
+      a=np.full(SIZE, 1e10, np.float32), b=np.float32(0)
+    )
+    clients = [
+      federated.KeyedUpdate(huge, noise.seeded_noise_key(1, 1, client))
+      for client in range(50)
+    ]
+    output = process.next(process.initialize(), clients, [1.0] * 50)
+    self.assertEqual(output.measurements['inner']['used_clients'], 50)
+
+  def test_refuses_clips(self):
+    for clip in (0.0, -1.0, np.nan):
+      with self.assertRaisesRegex(ValueError, 'l2_norm_clip must be'):
+        federated.TimeVaryingGaussianFactory(SCHEDULE, l2_norm_clip=clip)
+    with self.assertRaisesRegex(TypeError, 'inner must be'):
+      federated.UnweightedTimeVaryingGaussianFactory(
+        SCHEDULE, tff.aggregators.MeanFactory()
+      )
 
 
 if __name__ == '__main__':

@@ -1,14 +1,17 @@
 """What the tests of local workers share: looks at processes and threads."""
 
+import contextlib
+import ipaddress
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl.testing import absltest
@@ -17,6 +20,34 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # For what takes milliseconds to seconds, on a machine with other work.
 PATIENCE_S = 30.0
+
+
+# Makes `start(...)` of a child: it prints the ids of the worker and its relay.
+# The package would load TensorFlow Federated, for seconds in every child.
+START_WORKER = f"""
+import os, signal, socket, sys, threading, time, types
+import tvdp_tf
+package = types.ModuleType('tvdp_tf.federated')
+sys.modules[package.__name__] = package
+package.__path__ = [{str(_ROOT / 'tvdp_tf/federated')!r}]
+from tvdp_tf.federated import _worker_process
+
+def start(**kwargs):
+  global worker
+  worker = _worker_process.WorkerProcess(sys.argv[1], [], 60.0, **kwargs)
+  with open(f'/proc/{{worker.pid}}/task/{{worker.pid}}/children') as relays:
+    print(worker.pid, relays.read(), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def script(text: str) -> Iterator[str]:
+  """The path of an executable file."""
+  with tempfile.TemporaryDirectory() as directory:
+    path = pathlib.Path(directory, 'worker')
+    path.write_text(text)
+    path.chmod(0o755)
+    yield str(path)
 
 
 def process_lives(pid: int) -> bool:
@@ -64,8 +95,50 @@ def threads_and_descriptors() -> tuple[int, int, int]:
   )
 
 
+def open_files(folder: str) -> list[pathlib.Path]:
+  """This process's descriptors of files in a folder, with or without names."""
+  found = []
+  for descriptor in pathlib.Path('/proc/self/fd').iterdir():
+    try:
+      target = os.readlink(descriptor)
+    except FileNotFoundError:  # That of the listing itself.
+      continue
+    if target.startswith(f'{folder}/'):
+      found.append(descriptor)
+  return found
+
+
+def children(pid: int) -> list[int]:
+  """Ids of a process's children."""
+  path = pathlib.Path(f'/proc/{pid}/task/{pid}/children')
+  return [int(child) for child in path.read_text().split()]
+
+
+def listening(pid: int) -> set[str]:
+  """Addresses of this host on which a process listens: its sockets of TCP that
+  are in the network of the process that asks.
+  """
+  owned = set()
+  for descriptor in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+    with contextlib.suppress(FileNotFoundError):
+      owned.add(os.readlink(descriptor))
+  found = set()
+  for table in ('tcp', 'tcp6'):
+    rows = pathlib.Path('/proc/self/net', table).read_text().splitlines()[1:]
+    for _, local, _, state, *_, inode in (row.split()[:10] for row in rows):
+      if state == '0A' and f'socket:[{inode}]' in owned:
+        address = bytes.fromhex(local.partition(':')[0])
+        # In words of four bytes, each turned round.
+        words = [address[i : i + 4][::-1] for i in range(0, len(address), 4)]
+        found.add(str(ipaddress.ip_address(b''.join(words))))
+  return found
+
+
 def start_child(
-  test: absltest.TestCase, code: str, *arguments: str
+  test: absltest.TestCase,
+  code: str,
+  *arguments: str,
+  prefix: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
   """Starts Python on the code; the end of the test ends it."""
   environment = {
@@ -74,7 +147,7 @@ def start_child(
     'TF_CPP_MIN_LOG_LEVEL': '3',
   }
   child = subprocess.Popen(
-    [sys.executable, '-c', textwrap.dedent(code), *arguments],
+    [*prefix, sys.executable, '-c', textwrap.dedent(code), *arguments],
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,

@@ -7,30 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import unittest
-from collections.abc import Iterator
 from unittest import mock
 
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.federated import worker_checks
-from tvdp_tf.federated import _worker_process
+from tvdp_tf.federated import _worker_entrance, _worker_process, worker_launcher
 
 _WORKER_BINARY = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
-
-
-@contextlib.contextmanager
-def _script(text: str) -> Iterator[str]:
-  """The path of an executable file."""
-  with tempfile.TemporaryDirectory() as directory:
-    path = pathlib.Path(directory, 'worker')
-    path.write_text(text)
-    path.chmod(0o755)
-    yield str(path)
 
 
 @unittest.skipUnless(sys.platform == 'linux', 'workers run on Linux only')
@@ -46,7 +34,7 @@ class BadStartTest(parameterized.TestCase):
   )
   def test_worker_that_ends(self, text, message):
     before = worker_checks.threads_and_descriptors()
-    with _script(text) as path:
+    with worker_checks.script(text) as path:
       with self.assertRaisesRegex(
         _worker_process.WorkerError, message
       ) as raised:
@@ -58,7 +46,7 @@ class BadStartTest(parameterized.TestCase):
 
   def test_worker_that_never_listens(self):
     with (
-      _script('#!/bin/sh\necho pid $$\nexec sleep 600\n') as path,
+      worker_checks.script('#!/bin/sh\necho pid $$\nexec sleep 600\n') as path,
       self.assertRaisesRegex(
         _worker_process.WorkerError, r'within 1\.5 s'
       ) as raised,
@@ -73,22 +61,6 @@ class BadStartTest(parameterized.TestCase):
       self.assertRaisesRegex(_worker_process.WorkerError, 'needs Linux'),
     ):
       _worker_process.WorkerProcess(str(_WORKER_BINARY), [], 60.0)
-
-
-# Loads the module from its file: its package would load TensorFlow Federated,
-# for seconds in every child.
-_LOAD_WORKER_PROCESS = f"""
-import importlib.util, os, signal, sys, threading, time
-spec = importlib.util.spec_from_file_location(
-  'worker_process', {_worker_process.__file__!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-
-def start():
-  global worker
-  worker = module.WorkerProcess(sys.argv[1], [], 60.0)
-  print(worker.pid, flush=True)
-"""
 
 
 @unittest.skipUnless(sys.platform == 'linux', 'workers run on Linux only')
@@ -122,13 +94,20 @@ class SurvivalTest(parameterized.TestCase):
       0,
     ),
     ('stopped', 'start(); worker.stop(); worker.stop()', 0),
+    (
+      'sigkill_with_an_open_port',
+      'start(contained=False); os.kill(os.getpid(), 9); time.sleep(60)',
+      -9,
+    ),
   )
   def test_no_worker_survives(self, ending, status):
-    code = _LOAD_WORKER_PROCESS + textwrap.dedent(ending)
+    code = worker_checks.START_WORKER + textwrap.dedent(ending)
     child = worker_checks.start_child(self, code, str(_WORKER_BINARY))
-    pid = int(worker_checks.first_line(child))
+    processes = worker_checks.first_line(child).split()
+    self.assertLen(processes, 1 if 'contained=False' in ending else 2)
     child.wait(worker_checks.PATIENCE_S)
-    self.assertTrue(worker_checks.ends(pid))
+    for process in map(int, processes):
+      self.assertTrue(worker_checks.ends(process))
     self.assertEqual(child.returncode, status)
 
   def test_a_survivor_would_be_seen(self):
@@ -146,11 +125,12 @@ class SurvivalTest(parameterized.TestCase):
     self.assertFalse(worker_checks.ends(pid, timeout_s=2.0))
 
   def test_parent_that_died_before_the_protection(self):
-    # The shim compares the parent that it has with the one that forked it.
-    shim = [sys.executable, '-I', '-S', '-c', _worker_process._SHIM]
-    for parent, output in ((os.getpid(), 'ran'), (os.getppid(), '')):
+    # The launcher compares the parent that it has with the one that forked it.
+    launcher = [sys.executable, '-I', '-S', worker_launcher.__file__]
+    launcher += ['--open_port=1', '--parent_pid']
+    for parent, output in ((os.getpid(), 'ran --port=1\n'), (os.getppid(), '')):
       done = subprocess.run(
-        [*shim, str(parent), '/bin/echo', '-n', 'ran'],
+        [*launcher, str(parent), '--', '/bin/echo', 'ran'],
         capture_output=True,
         text=True,
         check=False,
@@ -253,8 +233,8 @@ class PortTest(absltest.TestCase):
     self.assertFalse(_worker_process._listens(child.pid, port))
 
   def test_reserved_port_is_the_workers_alone(self):
-    with _worker_process._reserve_port() as reserved:
-      port = reserved.getsockname()[1]
+    with contextlib.closing(_worker_entrance.OpenPort()) as entrance:
+      port = entrance.port
       with self.assertRaises(OSError), socket.socket() as other:
         other.bind(('', port))
       worker = self._bound(port)  # As gRPC binds, with SO_REUSEPORT.

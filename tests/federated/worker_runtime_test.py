@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 import threading
 import unittest
 from typing import Any
@@ -47,6 +48,11 @@ def _print(x):
 @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
 def _double(x):
   return 2 * x
+
+
+@tff.tensorflow.computation(np.str_)
+def _content(path):
+  return tf.io.read_file(path)
 
 
 @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
@@ -250,6 +256,22 @@ class LocalRuntimeTest(parameterized.TestCase):
       self.assertEqual(_print(17), 17)
       self.assertIn('the value is 17', context.worker_log())
     self.assertIn('the value is 17', context.worker_log())
+
+  def test_worker_is_contained_by_default(self):
+    with worker_runtime.local_runtime() as context:
+      self.assertEmpty(worker_checks.listening(context.worker_pid))
+    with worker_runtime.local_runtime(contained=False) as context:
+      self.assertEqual(worker_checks.listening(context.worker_pid), {'::'})
+      self.assertEqual(_increment(1), 2)
+
+  def test_worker_opens_a_file_of_this_process(self):
+    with tempfile.TemporaryFile() as file:
+      file.write(b'its content')
+      file.flush()
+      for contained in (True, False):
+        with worker_runtime.local_runtime(contained=contained) as context:
+          path = context.path_in_worker(file.fileno())
+          self.assertEqual(_content(path), b'its content')
 
   def test_worker_inherits_the_environment(self):
     with (

@@ -1,3 +1,7 @@
+import dataclasses
+import types
+from unittest import mock
+
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -38,6 +42,68 @@ class UnavailableTest(parameterized.TestCase):
       errors.DatasetUnavailableError, 'mnist is not in .*file'
     ):
       datasets.load('mnist', blocker)
+
+
+class OwnTest(parameterized.TestCase):
+  @parameterized.parameters('mnst', 'tfds:', 'tfds:../mnist', 'tfds:a b', None)
+  def test_no_name(self, name):
+    with self.assertRaisesRegex(ValueError, 'dataset must be one of .*, got '):
+      datasets.check_name(name)
+
+  @parameterized.parameters(
+    'mnist', 'tfds:kmnist', 'tfds:cmaterdb/bangla:1.0.0'
+  )
+  def test_names(self, name):
+    self.assertEqual(datasets.check_name(name), name)
+
+  def test_a_loader_of_ones_own(self):
+    self.addCleanup(datasets.LOADERS.pop, 'mine')
+    digits = datasets.load('digits')
+    datasets.LOADERS['mine'] = lambda data_dir: dataclasses.replace(
+      digits, name=f'mine in {data_dir}'
+    )
+    self.assertEqual(datasets.load('mine', 'there').name, 'mine in there')
+
+  @parameterized.parameters(
+    ({'text': None}, {}, 'no image and label'),
+    ({'image': (None, 8, 1), 'label': None}, {}, 'not of one size'),
+    ({'image': (8, 8, 1), 'label': None}, {'train': 1}, 'no train and test'),
+  )
+  def test_tfds_sets_that_do_not_fit(self, features, splits, message):
+    info = types.SimpleNamespace(
+      features={
+        name: types.SimpleNamespace(shape=shape)
+        for name, shape in features.items()
+      },
+      splits=splits,
+    )
+    builder = types.SimpleNamespace(info=info)
+    with (
+      mock.patch('tensorflow_datasets.builder', return_value=builder),
+      self.assertRaisesRegex(errors.DatasetUnavailableError, message),
+    ):
+      datasets.load('tfds:odd', self.create_tempdir().full_path)
+
+
+class TestPartTest(parameterized.TestCase):
+  def test_parts_are_disjoint_and_together_all(self):
+    digits = datasets.load('digits')
+    tuning, reported = (
+      datasets.with_test_part(digits, part) for part in ('tuning', 'reported')
+    )
+    self.assertLen(tuning.test_labels, 72)
+    self.assertLen(reported.test_labels, 288)
+    together = np.concatenate([tuning.test_features, reported.test_features])
+    np.testing.assert_array_equal(
+      np.unique(together.reshape(360, -1), axis=0),
+      np.unique(digits.test_features.reshape(360, -1), axis=0),
+    )
+    self.assertIs(datasets.with_test_part(digits, 'all'), digits)
+    self.assertIs(tuning.train_features, digits.train_features)
+
+  def test_no_part(self):
+    with self.assertRaisesRegex(ValueError, 'test_part must be one of all'):
+      datasets.with_test_part(datasets.load('digits'), 'validation')
 
 
 if __name__ == '__main__':

@@ -2,8 +2,13 @@
 
 Exit codes: 0; 1 for a run that failed; 2 for wrong flags, before any work. What
 a user can mend is one line on the standard error.
+
+The log is absl's, on the standard error: warnings of this project, and errors
+of any library. `--verbosity=0` adds a line a round, `--verbosity=1` whatever
+the libraries have to say.
 """
 
+import logging as standard_logging
 import os
 import re
 import sys
@@ -51,6 +56,19 @@ def _parse(argv: Sequence[str]) -> None:
     _exit(2, f'expected only flags, got {rest[1]!r}')
 
 
+def _is_wanted(record: standard_logging.LogRecord) -> bool:
+  """Whether a line of the log is for the user's screen."""
+  # TensorFlow's logger may name its caller's caller.
+  ours = record.name == 'absl' and record.pathname.startswith(
+    os.path.dirname(errors.__file__)
+  )
+  return (
+    ours
+    or record.levelno >= standard_logging.ERROR
+    or logging.get_verbosity() >= logging.DEBUG
+  )
+
+
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags, runs `main` and exits.
 
@@ -62,8 +80,9 @@ def run(main: Callable[[], None]) -> NoReturn:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   app.define_help_flags()
   logging.use_absl_handler()
+  logging.get_absl_handler().addFilter(_is_wanted)
   # absl's flags let the user ask for more.
-  logging.set_verbosity(logging.ERROR)
+  logging.set_verbosity(logging.WARNING)
   _parse(sys.argv)
   try:
     main()

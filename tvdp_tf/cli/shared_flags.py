@@ -18,9 +18,16 @@ _DEFAULTS = {
 
 # Field -> (kind of flag, help); an enum's kind is its choices.
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
-  'dataset': (datasets.DATASETS, 'Data set; digits is embedded.'),
+  'dataset': (
+    'string',
+    f'Data set: {", ".join(datasets.LOADERS)}, or tfds:NAME for any '
+    'images with labels that TFDS has; digits is embedded.',
+  ),
   'data_dir': ('string', "TFDS's folder; downloads on first use."),
-  'model': (settings.MODELS, 'Model.'),
+  'model': (
+    'string',
+    f'Model: {", ".join(settings.MODELS)}, or keras:PATH for a .keras file.',
+  ),
   'users': ('integer', 'U, the number of users.'),
   'users_per_round': ('integer', 'K, users that take part in a round.'),
   'split': (settings.SPLITS, 'How examples are dealt out to users.'),

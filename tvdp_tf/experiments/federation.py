@@ -65,13 +65,16 @@ class Federation:
 
 
 def assemble(
-  settings: settings_lib.TrainingSettings, public_seed: int | None = None
+  settings: settings_lib.TrainingSettings,
+  public_seed: int | None = None,
+  test_part: str = 'all',
 ) -> Federation:
   """Loads the data and deals it out.
 
   Args:
     settings: The run's settings.
     public_seed: That of an earlier run, to get its very federation again.
+    test_part: As of `datasets.with_test_part`.
 
   Returns:
     The federation.
@@ -80,8 +83,10 @@ def assemble(
     ValueError: If a setting does not fit the data set.
     DatasetUnavailableError: If the data set cannot be loaded.
   """
-  spec = models.MODELS[settings.model]
-  dataset = datasets.load(settings.dataset, settings.data_dir)
+  spec = models.find(settings.model)
+  dataset = datasets.with_test_part(
+    datasets.load(settings.dataset, settings.data_dir), test_part
+  )
   if settings.seed is not None:
     public_seed = settings.seed
   elif public_seed is None:

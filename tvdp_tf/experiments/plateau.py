@@ -8,13 +8,16 @@ class PlateauDetector:
 
   The paper's trigger of the online refinement. The test set must be public:
   looking at protected data would be a release of its own.
+
+  Attributes:
+    last: The loss of the round before; infinite before the first.
   """
 
   def __init__(self):
-    self._last = math.inf
+    self.last = math.inf
 
   def update(self, loss: float) -> bool:
     """Takes a round's loss; True if it did not fall."""
-    stopped = loss >= self._last
-    self._last = loss
+    stopped = loss >= self.last
+    self.last = loss
     return stopped

@@ -46,6 +46,9 @@ def draw_training_curves(
 def save_figure(figure, picture_path: pathlib.Path) -> None:
   """Writes a figure as a PNG, atomically, and closes it."""
   temporary = picture_path.with_name(f'.{picture_path.name}.{os.getpid()}')
-  figure.savefig(temporary, format='png', dpi=120)
-  plt.close(figure)
-  os.replace(temporary, picture_path)
+  try:
+    figure.savefig(temporary, format='png', dpi=120)
+    os.replace(temporary, picture_path)
+  finally:
+    plt.close(figure)
+    temporary.unlink(missing_ok=True)

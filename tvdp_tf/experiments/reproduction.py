@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 import os
 import pathlib
 import platform
@@ -10,13 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tqdm
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from tvdp_tf import errors, simulation
-from tvdp_tf.experiments import catalogue, plots, run_folder, sweep
+from tvdp_tf.experiments import (
+  catalogue,
+  membership_table,
+  run_folder,
+  training_curves,
+)
 from tvdp_tf.experiments import settings as settings_lib
 
 POINTS = 'points.csv'
@@ -24,32 +27,39 @@ PICTURE = 'figure.png'
 SUMMARY = 'summary.json'
 
 _KEY = ('curve', 'seed', 'planned_rounds')
-_COLUMNS = (
-  *_KEY,
-  *(field.name for field in dataclasses.fields(sweep.Measurement)),
-)
+# Several rows of a point differ in it.
+_ROW_KEY = (*_KEY, 'round')
 # What takes seconds and needs no download; the shapes stay those of the data.
 _SMOKE = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
 _SMOKE_ROUND_NUMBERS = (1, 3)
-_LABELS = {
-  'test_loss': 'test loss',
-  'test_accuracy': 'test accuracy',
-  'noise_stddev': 'noise stddev',
-  'rounds': "rounds planned, M'",
-}
+_SMOKE_CURVES = 5  # At most, spread over all: a learning rate costs a compile.
+_SMOKE_GAME = {'examples': 8, 'shadow_models': 4, 'trials': 4}
+
+# The modules that run, draw and summarize the kinds of experiments.
+_KINDS = (training_curves, membership_table)
+
+
+def _kind(experiment: catalogue.Experiment):
+  return training_curves if experiment.game is None else membership_table
+
+
+def _header(kind) -> tuple[str, ...]:
+  return (*_KEY, *kind.COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """One run.
+  """One run, or one membership game of many.
 
   Attributes:
     curve: The label of its curve.
-    settings: Of the run.
+    settings: Of the run, or of all runs of the game.
+    game: The other settings of the game.
   """
 
   curve: str
   settings: settings_lib.TrainingSettings
+  game: Mapping[str, int] | None = None
 
   @property
   def key(self) -> tuple[str, str, str]:
@@ -59,6 +69,14 @@ class Point:
       str(self.settings.seed),
       str(self.settings.rounds),
     )
+
+  @property
+  def rounds_to_run(self) -> int:
+    """Rounds of training, of all its models."""
+    if self.game is None:
+      return self.settings.rounds
+    models = self.game['shadow_models'] + self.game['trials']
+    return models * self.settings.rounds
 
 
 def points(
@@ -72,7 +90,8 @@ def points(
   Args:
     experiment: What to run.
     seeds: How many seeds, from 0.
-    smoke: Whether to run on few generated examples for a few rounds.
+    smoke: Whether to run a few curves on few generated examples for a few
+      rounds.
     data_dir: TFDS's folder.
 
   Returns:
@@ -81,9 +100,15 @@ def points(
   numbers: Sequence[int | None] = [None]
   if experiment.against == catalogue.ROUNDS:
     numbers = _SMOKE_ROUND_NUMBERS if smoke else experiment.round_numbers
+  game = experiment.game
+  if smoke and game is not None:
+    game = _SMOKE_GAME
+  curves = list(experiment.curves.items())
+  if smoke:
+    curves = curves[:: math.ceil(len(curves) / _SMOKE_CURVES)]
   found = []
   for seed in range(seeds):
-    for label, change in experiment.curves.items():
+    for label, change in curves:
       for number in numbers:
         values: dict[str, Any] = {
           **experiment.base,
@@ -95,12 +120,22 @@ def points(
           values.update(_SMOKE, dataset=f'generated_{values["dataset"]}')
         if number is not None:
           values['rounds'] = number
-        found.append(Point(label, settings_lib.TrainingSettings(**values)))
+        settings = settings_lib.TrainingSettings(**values)
+        found.append(Point(label, settings, game))
   return sorted(found, key=lambda p: (p.settings.dataset, p.settings.seed))
 
 
-def read_points(path: pathlib.Path) -> list[dict[str, str]]:
+def read_points(
+  path: pathlib.Path, experiment: catalogue.Experiment | None = None
+) -> list[dict[str, str]]:
   """The rows of a `points.csv`.
+
+  Args:
+    path: The file.
+    experiment: Whose points they must be able to be; None for any.
+
+  Returns:
+    The rows, as text.
 
   Raises:
     UsageError: If it is none.
@@ -112,7 +147,9 @@ def read_points(path: pathlib.Path) -> list[dict[str, str]]:
       f'output_dir must hold a readable {POINTS}, got {str(path)!r}'
     ) from error
   rows = list(csv.DictReader(io.StringIO(text)))
-  if not text.startswith(','.join(_COLUMNS)) or any(
+  kinds = _KINDS if experiment is None else (_kind(experiment),)
+  headers = {','.join(_header(kind)) for kind in kinds}
+  if text.partition('\n')[0] not in headers or any(
     None in row.values() or None in row for row in rows
   ):
     raise errors.UsageError(
@@ -121,9 +158,12 @@ def read_points(path: pathlib.Path) -> list[dict[str, str]]:
   return rows
 
 
-def _write_points(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
+def _write_points(
+  path: pathlib.Path, experiment: catalogue.Experiment, rows: Sequence[Mapping]
+) -> None:
   text = io.StringIO()
-  writer = csv.DictWriter(text, _COLUMNS, lineterminator='\n')
+  header = _header(_kind(experiment))
+  writer = csv.DictWriter(text, header, lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)
   run_folder.write_text(path, text.getvalue())
@@ -150,50 +190,30 @@ def run(
     DatasetUnavailableError: If a data set cannot be loaded.
   """
   path = output_dir / POINTS
-  rows: list[Mapping] = list(read_points(path)) if path.exists() else []
+  rows: list[Mapping] = []
+  if path.exists():
+    rows += read_points(path, experiment)
   done = {tuple(row[name] for name in _KEY) for row in rows}
   missing = [point for point in to_run if point.key not in done]
   output_dir.mkdir(parents=True, exist_ok=True)
-  every_round = experiment.against == catalogue.ROUND
   started = time.monotonic()
   with (
     simulation.compiled_runtime(device) as context,
     tqdm.tqdm(
-      total=sum(point.settings.rounds for point in missing),
+      total=sum(point.rounds_to_run for point in missing),
       unit='round',
       disable=not progress,
     ) as bar,
   ):
-    one_process = sweep.Sweep(context)
+    runner = _kind(experiment).Runner(experiment, context)
     for point in missing:
       bar.set_postfix_str(point.curve)
-      for measurement in one_process.run(point.settings, every_round):
-        rows.append(
-          {
-            **dict(zip(_KEY, point.key, strict=True)),
-            **dataclasses.asdict(measurement),
-          }
-        )
-      _write_points(path, rows)
-      bar.update(point.settings.rounds)
+      key = dict(zip(_KEY, point.key, strict=True))
+      rows += [{**key, **row} for row in runner.run(point.settings, point.game)]
+      _write_points(path, experiment, rows)
+      bar.update(point.rounds_to_run)
   draw(experiment, output_dir)
   _summarize(experiment, output_dir, time.monotonic() - started, missing)
-
-
-def _series(
-  rows: Sequence[Mapping[str, str]], against: str, column: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """(x, mean over seeds, standard deviation over seeds)."""
-  x_name = 'round' if against == catalogue.ROUND else 'planned_rounds'
-  by_x: dict[int, list[float]] = {}
-  for row in rows:
-    by_x.setdefault(int(row[x_name]), []).append(float(row[column]))
-  x = sorted(by_x)
-  return (
-    np.array(x),
-    np.array([np.mean(by_x[i]) for i in x]),
-    np.array([np.std(by_x[i]) for i in x]),
-  )
 
 
 def _by_curve(
@@ -206,43 +226,11 @@ def _by_curve(
 
 
 def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
-  """Draws mean and band over the seeds of all points in the folder."""
-  rows = read_points(output_dir / POINTS)
-  count = len(experiment.columns)
-  figure, axes = plt.subplots(
-    1, count, figsize=(6.5 * count, 4.5), squeeze=False
+  """Draws all points in the folder."""
+  rows = read_points(output_dir / POINTS, experiment)
+  _kind(experiment).draw(
+    experiment, _by_curve(experiment, rows), output_dir / PICTURE
   )
-  palette = plt.get_cmap('tab10' if len(experiment.curves) <= 10 else 'tab20')
-  colors = [palette(index) for index in range(len(experiment.curves))]
-  for axis, column in zip(axes[0], experiment.columns, strict=True):
-    for (curve, own), color in zip(
-      _by_curve(experiment, rows).items(), colors, strict=True
-    ):
-      if own:
-        x, mean, spread = _series(own, experiment.against, column)
-        axis.plot(x, mean, '.-', color=color, label=curve)
-        axis.fill_between(
-          x, mean - spread, mean + spread, color=color, alpha=0.2
-        )
-    against_round = experiment.against == catalogue.ROUND
-    axis.set_xlabel('round' if against_round else 'number of rounds M')
-    axis.set_ylabel(_LABELS[column])
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.grid(alpha=0.3)
-    if column == 'test_loss':
-      losses = [line.get_ydata() for line in axis.get_lines()]
-      axis.set_yscale('log')
-      # One curve that goes through the roof must not flatten the others.
-      axis.set_ylim(
-        0.95 * min(map(np.nanmin, losses)),
-        1.3 * np.nanmedian(list(map(np.nanmax, losses))),
-      )
-      axis.yaxis.set_major_formatter(ticker.FormatStrFormatter('%.2g'))
-      axis.yaxis.set_minor_formatter(ticker.FormatStrFormatter('%.2g'))
-  axes[0][-1].legend(fontsize='small')
-  figure.suptitle(f'{experiment.name}: {experiment.title}')
-  figure.tight_layout()
-  plots.save_figure(figure, output_dir / PICTURE)
 
 
 def _summarize(
@@ -251,26 +239,13 @@ def _summarize(
   seconds: float,
   ran: Sequence[Point],
 ) -> None:
-  rows = read_points(output_dir / POINTS)
-  curves = {}
-  for curve, own in _by_curve(experiment, rows).items():
-    if not own:
-      continue
-    x, loss, spread = _series(own, experiment.against, 'test_loss')
-    _, accuracy, _ = _series(own, experiment.against, 'test_accuracy')
-    # A run that diverged has no least loss.
-    finite = np.where(np.isfinite(loss), loss, np.inf)
-    best = int(np.argmin(finite))
-    curves[curve] = {
-      'best_at': int(x[best]),
-      'test_loss': float(loss[best]) if np.isfinite(loss[best]) else None,
-      'test_loss_std_over_seeds': (
-        float(spread[best]) if np.isfinite(spread[best]) else None
-      ),
-      'test_accuracy': float(accuracy[best]),
-      'seeds': len({row['seed'] for row in own}),
-      'noise_stddev_of_its_first_row': float(own[0]['noise_stddev']),
-    }
+  rows = read_points(output_dir / POINTS, experiment)
+  summarize = _kind(experiment).summarize
+  curves = {
+    curve: summarize(experiment, own)
+    for curve, own in _by_curve(experiment, rows).items()
+    if own
+  }
   run_folder.write_json(
     output_dir / SUMMARY,
     {
@@ -278,6 +253,7 @@ def _summarize(
       'title': experiment.title,
       'claim': experiment.claim,
       'settings': dict(experiment.base),
+      **({} if experiment.game is None else {'game': dict(experiment.game)}),
       'curves': curves,
       'machine': {
         'processor': platform.processor() or platform.machine(),
@@ -302,9 +278,9 @@ def merge(
   run_folder.check_absent(output_dir)
   rows: dict[tuple, dict[str, str]] = {}
   for shard in shards:
-    for row in read_points(shard / POINTS):
-      rows[tuple(row[name] for name in (*_KEY, 'round'))] = row
+    for row in read_points(shard / POINTS, experiment):
+      rows[tuple(row[name] for name in _ROW_KEY)] = row
   output_dir.mkdir(parents=True)
-  _write_points(output_dir / POINTS, list(rows.values()))
+  _write_points(output_dir / POINTS, experiment, list(rows.values()))
   draw(experiment, output_dir)
   _summarize(experiment, output_dir, 0.0, [])

@@ -7,7 +7,12 @@ import tensorflow_federated as tff
 
 from tvdp_tf import federated, privacy
 from tvdp_tf.experiments import plans, plateau
-from tvdp_tf.federated import client_data, schedule_state
+from tvdp_tf.federated import (
+  client_blocks,
+  client_data,
+  client_files,
+  schedule_state,
+)
 from tvdp_tf.learning import noise
 
 # A tff.learning.templates.LearningAlgorithmState, which has no static type.
@@ -27,23 +32,44 @@ def build_process(plan: plans.Plan) -> tff.learning.templates.LearningProcess:
 
 
 class Rounds:
-  """The rounds of one run.
+  """The rounds of one run; `close` frees the files, if there are any.
 
   Attributes:
     plan: How the run is to be private.
     process: What runs a round.
-    history: The releases of the rounds that were begun.
+    completed: The number of rounds that were begun.
     total: The number of rounds planned now; a refinement changes it.
+    excluded: How many uploads of the last round could not be used.
+    plateau: What starts a refinement.
   """
 
   def __init__(
-    self, plan: plans.Plan, process: tff.learning.templates.LearningProcess
+    self,
+    plan: plans.Plan,
+    process: tff.learning.templates.LearningProcess,
+    files: client_files.ClientFiles | None = None,
   ):
+    """Starts before round 1.
+
+    Args:
+      plan: How the run is to be private.
+      process: What runs a round.
+      files: The users' data, if the process reads them by itself; None if they
+        are its argument, as the compiled runtime would have them: it keeps
+        them on its device.
+    """
     self.plan = plan
     self.process = process
-    self.history: list[plans.Round] = []
+    self._files = files
+    self.completed = 0
+    self.excluded = 0
     self.total = plan.settings.rounds
-    self._plateau = plateau.PlateauDetector()
+    self.plateau = plateau.PlateauDetector()
+
+  @property
+  def history(self) -> list[plans.Round]:
+    """The releases of the rounds that were begun."""
+    return self.plan.history
 
   def cohort(self, round_number: int) -> np.ndarray:
     """Who is drawn for a round."""
@@ -76,18 +102,31 @@ class Rounds:
     noise_keys: dict[int, np.ndarray],
   ) -> State:
     """Runs a round; the releases are in the history before they happen."""
-    self.history.append(releases)
-    data = [
-      client_data.client_sequence(
-        *self.plan.fed.user_data(client), noise_keys[client], float(scale)
-      )
-      for client, scale in zip(
-        releases.clients.tolist(), releases.noise_scales, strict=True
-      )
+    self.plan.take(releases)
+    self.completed = releases.number
+    data = self._client_data(releases, noise_keys)
+    output = self.process.next(state, data)
+    self.excluded = federated.excluded_clients(output.metrics) or 0
+    self.plan.observe(output.state)
+    return output.state
+
+  def _client_data(
+    self, releases: plans.Round, noise_keys: dict[int, np.ndarray]
+  ) -> list[Any]:
+    clients = releases.clients.tolist()
+    keys = [noise_keys[client] for client in clients]
+    scales = releases.noise_scales.tolist()
+    if self._files is not None:
+      return client_data.client_block(clients, keys, scales)
+    return [
+      client_data.client_sequence(*self.plan.fed.user_data(client), key, scale)
+      for client, key, scale in zip(clients, keys, scales, strict=True)
     ]
-    state = self.process.next(state, data).state
-    self.plan.observe(state)
-    return state
+
+  def close(self) -> None:
+    """Frees the files, if there are any; harmless when called again."""
+    if self._files is not None:
+      self._files.close()
 
   def refined(self, state: State, loss: float) -> State:
     """The state with another schedule, if the loss calls for one.
@@ -99,14 +138,52 @@ class Rounds:
     Returns:
       The state for the next round, if `total` leaves one.
     """
-    settings, completed = self.plan.settings, len(self.history)
-    if settings.refinement == 'none' or not self._plateau.update(loss):
+    settings, completed = self.plan.settings, self.completed
+    if settings.refinement == 'none' or not self.plateau.update(loss):
       return state
     new_rounds = privacy.new_maximum_rounds(settings.alpha_d, self.total)
     self.total = max(new_rounds, completed)
     if self.total == completed:
       return state
+    return self.replanned(state)
+
+  def replanned(self, state: State) -> State:
+    """The state whose rounds to come spend what is left of the budget.
+
+    Args:
+      state: After the rounds completed, of `total`.
+
+    Returns:
+      The state for the next round; without any budget left, `total` is the
+      number of rounds completed.
+    """
     current = schedule_state.of(state)
     assert current is not None  # Only noise is refined.
-    schedule = self.plan.refine(self.history, self.total)
+    try:
+      schedule = self.plan.refine(self.completed, self.total)
+    except plans.BudgetSpentError:
+      self.total = self.completed
+      return state
     return schedule_state.put(state, schedule_state.refined(current, schedule))
+
+
+def on_runtime(plan: plans.Plan) -> Rounds:
+  """The rounds of a plan, as suits the runtime of its settings.
+
+  TFF's worker reads the users' data from files, which `Rounds.close` frees; the
+  compiled runtime takes them as an argument and keeps them on its device.
+
+  Raises:
+    ClientFilesError: If the files cannot be written.
+  """
+  process = build_process(plan)
+  if plan.settings.runtime != 'tff':
+    return Rounds(plan, process)
+  files = client_files.ClientFiles(
+    map(plan.fed.user_data, range(plan.settings.users))
+  )
+  try:
+    return Rounds(plan, client_blocks.read_in_worker(process, files), files)
+  except BaseException:
+    files.close()
+    raise

@@ -1,16 +1,21 @@
 """The folder of a run: what is written, where, and never half.
 
 Text files appear whole or not at all: they are written beside their place,
-flushed to the disk and renamed.
+flushed to the disk and renamed. So does the folder itself: where it exists, it
+holds the configuration and a ledger.
 """
 
 import json
 import os
 import pathlib
+import re
+import shutil
+from collections.abc import Mapping
 from typing import Any
 
-from tvdp_tf import errors
+from tvdp_tf import _validate, errors
 from tvdp_tf.experiments import output_folder
+from tvdp_tf.privacy import ledger
 
 CONFIG = 'config.json'
 PRIVACY = 'privacy.json'
@@ -29,16 +34,26 @@ METRICS_COLUMNS = (
   'delivered_epsilon',
   'seconds',
 )
+_FINISHED = 'finished'
+# What a write that was killed leaves: ours, then those of TFF's managers.
+_LEFTOVER = re.compile(
+  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|model)\.[0-9]+'
+  r'|metrics\.csv_temp[0-9]+'
+)
+_LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
   """Writes a text file atomically."""
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  with open(temporary, 'w', encoding='utf-8', newline='') as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
+  try:
+    with open(temporary, 'w', encoding='utf-8', newline='') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -54,35 +69,140 @@ def check_absent(path: pathlib.Path) -> None:
     raise errors.UsageError(str(error)) from error
 
 
-def create(path: pathlib.Path, config: dict[str, Any]) -> None:
-  """Creates the folder with its `config.json` and an empty `metrics.csv`.
+def create(
+  path: pathlib.Path, config: Mapping[str, Any], header: ledger.LedgerHeader
+) -> None:
+  """Creates the folder: `config.json`, and `metrics.csv` and ledger, empty.
 
   Raises:
     UsageError: If it exists or cannot be written.
+    LedgerError: If the ledger cannot be written.
   """
-  check_absent(path)
   try:
-    path.mkdir(parents=True)
-    write_json(path / CONFIG, config)
-    write_text(path / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
-  except OSError as error:
-    raise errors.UsageError(
-      f'output_dir must be writable, got {str(path)!r}: {error.strerror}'
-    ) from error
+    with output_folder.create(path) as folder:
+      write_json(folder / CONFIG, config)
+      write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
+      ledger.PrivacyLedger.create(folder / LEDGER, header).close()
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object; empty if there is none that can be read."""
+  try:
+    value = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError):
+    return {}
+  return value if isinstance(value, dict) else {}
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads `config.json` of an existing run.
 
+  Returns:
+    Its entries 'settings', 'versions' and 'resolved' are objects, and
+    `resolved.public_seed` is in its range.
+
   Raises:
     UsageError: If the folder is not that of a run.
   """
+  config = _read_json(path / CONFIG)
+  parts = [config.get(name) for name in ('settings', 'versions', 'resolved')]
   try:
-    config = json.loads((path / CONFIG).read_text(encoding='utf-8'))
-  except (OSError, ValueError) as error:
+    if not all(isinstance(part, dict) for part in parts):
+      raise ValueError(f'no {CONFIG} of a run in it')
+    seed = config['resolved'].get('public_seed')
+    _validate.integer('public_seed', seed, 0, 2**63 - 1)
+  except ValueError as error:
     raise errors.UsageError(
-      f'output_dir must be the folder of a run to resume, got {str(path)!r}'
+      f'output_dir must be the folder of a run to resume, got {str(path)!r}: '
+      f'{error}'
     ) from error
-  if not isinstance(config, dict):
-    raise errors.UsageError(f'{path / CONFIG} must hold a JSON object')
   return config
+
+
+def _entry(part: Mapping[str, Any], name: str) -> str:
+  """As text: in JSON 1 is not 1.0, nor true."""
+  return repr(part[name]) if name in part else 'absent'
+
+
+def check_unchanged(
+  path: pathlib.Path, config: Mapping[str, Any], part: str, now: Any
+) -> None:
+  """Checks a part of the configuration against that of a run to resume.
+
+  Args:
+    path: The run's folder.
+    config: Its `read_config`.
+    part: 'settings', 'versions' or 'resolved'.
+    now: The same part, as it is now.
+
+  Raises:
+    UsageError: If they differ, with the first difference: what, then and now.
+  """
+  then = config[part]
+  now = json.loads(json.dumps(now))
+  began = f'as when the run in {str(path)!r} began'
+  for name in sorted(then.keys() | now.keys()):
+    old, new = _entry(then, name), _entry(now, name)
+    if old == new:
+      continue
+    old, new = old[:60], new[:60]
+    if part == 'settings':
+      raise errors.UsageError(f'{name} must be {old}, {began}, got {new}')
+    what = 'version of ' if part == 'versions' else ''
+    raise errors.UsageError(
+      f'resume must find the {what}{name} {began}, {old}, got {new}'
+    )
+
+
+def config_to_resume(
+  path: pathlib.Path, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The configuration of a run that these settings can go on with.
+
+  Raises:
+    UsageError: If the folder holds no run, or one of other settings.
+  """
+  config = read_config(path)
+  check_unchanged(path, config, 'settings', settings)
+  return config
+
+
+def is_finished(path: pathlib.Path) -> bool:
+  """Whether the run in the folder has come to its end."""
+  return _read_json(path / PRIVACY).get(_FINISHED) is True
+
+
+def write_privacy(
+  path: pathlib.Path, statement: Mapping[str, Any], finished: bool
+) -> None:
+  """Writes `privacy.json`, the last file of a run that has come to its end."""
+  write_json(path / PRIVACY, {**statement, _FINISHED: finished})
+
+
+def remove_privacy(path: pathlib.Path) -> None:
+  """Removes `privacy.json`, before there are releases that it does not count.
+
+  None is better than a wrong one, should the run be killed.
+  """
+  (path / PRIVACY).unlink(missing_ok=True)
+
+
+def remove_leftovers(path: pathlib.Path) -> None:
+  """Removes what a run that was killed left half written.
+
+  To be called by the one process that has the ledger open.
+  """
+  found = [e for e in path.iterdir() if _LEFTOVER.fullmatch(e.name)]
+  if (path / CHECKPOINTS).is_dir():
+    found += [
+      entry
+      for entry in (path / CHECKPOINTS).iterdir()
+      if _LEFTOVER_CHECKPOINT.fullmatch(entry.name)
+    ]
+  for entry in found:
+    if entry.is_dir() and not entry.is_symlink():
+      shutil.rmtree(entry)
+    else:
+      entry.unlink()

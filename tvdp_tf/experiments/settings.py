@@ -18,7 +18,7 @@ SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
-RUNTIMES = ('compiled', 'tff')
+RUNTIMES = ('compiled', 'tff', 'remote')
 DEVICES = ('auto', 'cpu', 'gpu')
 
 
@@ -82,8 +82,9 @@ class TrainingSettings:
   seed: int | None = None
 
   def __post_init__(self):
-    _validate.one_of('dataset', self.dataset, datasets.DATASETS)
-    _validate.one_of('model', self.model, MODELS)
+    datasets.check_name(self.dataset)
+    if not str(self.model).startswith('keras:'):
+      _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
     _validate.one_of('split', self.split, SPLITS)
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
     _validate.one_of('mechanism', self.mechanism, MECHANISMS)
@@ -103,10 +104,10 @@ class TrainingSettings:
     self._check_refinement()
     _validate.one_of('runtime', self.runtime, RUNTIMES)
     _validate.one_of('device', self.device, DEVICES)
-    if self.runtime == 'tff' and self.device == 'gpu':
+    if self.runtime != 'compiled' and self.device == 'gpu':
       raise ValueError(
-        "device must be auto or cpu with runtime tff, got 'gpu': TFF's worker "
-        'is built without GPU support'
+        f"device must be auto or cpu with runtime {self.runtime}, got 'gpu': "
+        "TFF's worker is built without GPU support"
       )
     if self.seed is not None:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)

@@ -78,10 +78,14 @@ class Sweep:
 
   Args:
     context: What executes the runs; its context must be installed.
+    test_part: Which test examples measure, as of `datasets.with_test_part`.
   """
 
-  def __init__(self, context: simulation.CompiledContext):
+  def __init__(
+    self, context: simulation.CompiledContext, test_part: str = 'all'
+  ):
     self._context = context
+    self._test_part = test_part
     self._federation: tuple[Hashable, Any] = (None, None)
     self._processes: dict[Hashable, Any] = {}
     self._evaluators: dict[Hashable, evaluation.Evaluator] = {}
@@ -125,7 +129,7 @@ class Sweep:
             loss,
             accuracy,
             releases.noise_stddev,
-            plan.worst_epsilon(rounds.history),
+            plan.worst_epsilon(),
             total,
           )
         )
@@ -141,7 +145,7 @@ class Sweep:
     if key != _key(settings, _FEDERATION):
       # One at a time: a federation is a copy of its data set.
       self._context.forget_data()
-      fed = federation.assemble(settings)
+      fed = federation.assemble(settings, test_part=self._test_part)
       self._federation = (_key(settings, _FEDERATION), fed)
     return fed
 

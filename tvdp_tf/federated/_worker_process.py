@@ -5,8 +5,8 @@ when the parent is killed and fails when the interpreter shuts down, so that
 workers stay behind. Here the Linux kernel ends the worker with its parent
 (`PR_SET_PDEATHSIG`), whatever ended the parent.
 
-This module knows processes, ports and logs; nothing of TFF but the worker's
-`--port` flag.
+This module knows processes and logs; nothing of TFF but that its worker listens
+on the port that `worker_launcher` gives it.
 """
 
 import atexit
@@ -14,7 +14,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,22 +22,7 @@ import time
 from collections.abc import Sequence
 
 from tvdp_tf import errors
-
-# Runs in a fresh interpreter between fork and exec: a `preexec_fn` could
-# deadlock in a parent with threads. The kernel sends the signal (9, SIGKILL)
-# only for a death that comes after prctl (1, PR_SET_PDEATHSIG), hence the look
-# at the parent's id afterwards.
-_SHIM = """
-import ctypes, os, sys
-if ctypes.CDLL(None).prctl(1, 9, 0, 0, 0) != 0:
-  sys.exit('prctl(PR_SET_PDEATHSIG) failed')
-if os.getppid() != int(sys.argv[1]):
-  sys.exit('the parent process has ended')
-try:
-  os.execv(sys.argv[2], sys.argv[2:])
-except OSError as error:
-  sys.exit(f'cannot execute {sys.argv[2]}: {error}')
-"""
+from tvdp_tf.federated import _worker_entrance, worker_launcher
 
 _POLL_INTERVAL_S = 0.005
 _KILL_TIMEOUT_S = 10.0
@@ -50,26 +34,6 @@ class WorkerError(errors.TvdpError):
 
   A traceback also shows, as a note, the worker's command and last log lines.
   """
-
-
-def _reserve_port() -> socket.socket:
-  """A socket bound to a free port; while it is open nobody else gets the port.
-
-  Neither a program that asks for any free port nor one of another user does.
-  The worker does, because gRPC sets SO_REUSEPORT as this socket does; the
-  socket never listens, so it takes no connection from the worker.
-  """
-  dual_stack = socket.has_dualstack_ipv6()
-  reserved = socket.socket(socket.AF_INET6 if dual_stack else socket.AF_INET)
-  try:
-    if dual_stack:
-      reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reserved.bind(('', 0))
-  except OSError:
-    reserved.close()
-    raise
-  return reserved
 
 
 def _listens(pid: int, port: int) -> bool:
@@ -95,19 +59,20 @@ def _listens(pid: int, port: int) -> bool:
 
 
 class WorkerProcess:
-  """A running worker that listens on its own port of this host.
+  """A running worker, which this process can reach.
 
   It ends with `stop()`, with the interpreter, or with this process, however
   that ends (`SIGKILL` and `os._exit` included). It has its own session, so a
   Ctrl-C in the terminal does not reach it; it reads nothing, and writes to an
   unlinked temporary file, so nothing of it stays on disk.
-
-  Attributes:
-    port: The TCP port on which it listens, on all interfaces.
   """
 
   def __init__(
-    self, binary: str, flags: Sequence[str], startup_timeout_s: float
+    self,
+    binary: str,
+    flags: Sequence[str],
+    startup_timeout_s: float,
+    contained: bool = True,
   ):
     """Starts the worker and returns once it listens.
 
@@ -115,9 +80,12 @@ class WorkerProcess:
       binary: Path of an executable which takes `--port=<number>`.
       flags: Its other command line arguments.
       startup_timeout_s: Seconds until it has to listen.
+      contained: Whether it gets a network of its own, so that this process
+        alone can reach it; else it listens on all interfaces of this host.
 
     Raises:
-      WorkerError: It ended or did not listen in time, or this is not Linux.
+      WorkerError: It ended or did not listen in time, this is not Linux, or it
+        cannot be contained.
     """
     if sys.platform != 'linux':
       raise WorkerError(
@@ -131,9 +99,13 @@ class WorkerProcess:
     self._exited = threading.Event()
     self._process: subprocess.Popen[bytes] | None = None
     self._start_error: Exception | None = None
-    reserved = _reserve_port()
-    self.port: int = reserved.getsockname()[1]
-    self._command = [binary, f'--port={self.port}', *flags]
+    self._entrance: _worker_entrance.PrivateSocket | _worker_entrance.OpenPort
+    self._entrance = (
+      _worker_entrance.PrivateSocket()
+      if contained
+      else _worker_entrance.OpenPort()
+    )
+    self._command = [binary, *flags]
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
     # The signal fires when the *thread* that forked ends, so one thread forks
     # and stays. A daemon, as the interpreter must not wait for it at its end.
@@ -142,9 +114,9 @@ class WorkerProcess:
     )
     atexit.register(self.stop)
     try:
-      with reserved:
-        self._keeper.start()
-        self._await_listening(startup_timeout_s)
+      self._keeper.start()
+      self._await_listening(startup_timeout_s)
+      self._entrance.hand_over()
     except BaseException:
       self.stop()
       raise
@@ -156,6 +128,11 @@ class WorkerProcess:
     return self._process.pid
 
   @property
+  def target(self) -> str:
+    """Where gRPC in this process reaches the worker."""
+    return self._entrance.target
+
+  @property
   def has_exited(self) -> bool:
     """Whether the worker has ended."""
     return self._exited.is_set()
@@ -163,6 +140,20 @@ class WorkerProcess:
   def wait_for_exit(self, timeout_s: float) -> bool:
     """Waits at most `timeout_s` seconds; returns whether the worker ended."""
     return self._exited.wait(timeout_s)
+
+  def path_in_worker(self, descriptor: int) -> str:
+    """A path by which the worker can open a file of this process.
+
+    Args:
+      descriptor: Of the file, which a contained worker keeps open to its end.
+
+    Raises:
+      WorkerError: The worker is lost.
+    """
+    try:
+      return self._entrance.path_in_worker(descriptor)
+    except OSError as error:
+      raise self.error('the worker takes no file') from error
 
   def log_tail(self) -> str:
     """The last lines that the worker wrote, at most 4000 bytes."""
@@ -199,16 +190,21 @@ class WorkerProcess:
         # It keeps nothing worth an orderly end; SIGKILL cannot be ignored.
         self._process.kill()
       self._keeper.join(_KILL_TIMEOUT_S)
+    self._entrance.close()
     self.log_tail()
     with self._lock:
       self._log.close()
 
   def _keep(self) -> None:
     """Forks the worker and waits for its end (the keeper thread)."""
-    shim = [sys.executable, '-I', '-S', '-c', _SHIM, str(self._parent_pid)]
+    # A program between fork and exec: a `preexec_fn` could deadlock in a parent
+    # with threads.
+    launcher = [sys.executable, '-I', '-S', worker_launcher.__file__]
+    launcher += [f'--parent_pid={self._parent_pid}', *self._entrance.flags]
     try:
       self._process = subprocess.Popen(
-        shim + self._command,
+        [*launcher, '--', *self._command],
+        pass_fds=self._entrance.descriptors,
         stdin=subprocess.DEVNULL,
         stdout=self._log,
         stderr=self._log,
@@ -235,8 +231,17 @@ class WorkerProcess:
     self._started.wait()
     if self._start_error is not None:
       raise self.error('cannot start the worker') from self._start_error
-    while not _listens(self.pid, self.port):
+    assert self._process is not None
+    while not _listens(self.pid, self._entrance.port):
       if self._exited.wait(_POLL_INTERVAL_S):
+        if self._process.returncode == worker_launcher.CANNOT_CONTAIN:
+          raise WorkerError(
+            'the worker can have no network of its own '
+            f'({self.log_tail().strip()}), and without one it listens on all '
+            'interfaces and runs what it is sent: permit user namespaces, or '
+            'pass contained=False (train.py: --allow_open_port) where only you '
+            'reach this host'
+          )
         raise self.error('the worker ended before it listened')
       if time.monotonic() > deadline:
         raise self.error(f'the worker did not listen within {timeout_s} s')

@@ -6,18 +6,33 @@ paper's varTheta(m)); it is added before anything leaves the client
 (eq_global_weight).
 
 The schedule lives in the server state (`schedule_state`).
+
+What bounds the value that the noise hides must come before the noise: the
+`l2_norm_clip` of the factory, or TFF's `clipping_factory` and `zeroing_factory`
+around it. docs/DROP_IN.md says which nestings keep a guarantee, and
+docs/BAD_CLIENTS.md what becomes of clients that fail.
 """
 
 import collections
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy import stats
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.federated import schedule_state
+from tvdp_tf.federated import (
+  bounded_value,
+  checked_mean,
+  nesting,
+  schedule_state,
+)
 from tvdp_tf.learning import noise
+
+# Probability that an honest upload is taken for one that is too long.
+_FALSE_ALARM = 1e-15
 
 
 class KeyedUpdate(NamedTuple):
@@ -39,6 +54,184 @@ def _is_keyed(value_type: tff.Type) -> bool:
   )
 
 
+def _norm_quantile(distribution: str, dimension: int) -> float:
+  """A norm that noise of standard deviation 1 practically never exceeds."""
+  if distribution == 'gaussian':
+    return math.sqrt(stats.chi2.isf(_FALSE_ALARM, dimension))
+  largest = math.log(dimension / _FALSE_ALARM) / math.sqrt(2)
+  return math.sqrt(dimension) * largest
+
+
+def _dimension(value_type: tff.Type) -> int:
+  specs = tff.structure.flatten(tff.types.type_to_tf_tensor_specs(value_type))
+  return sum(spec.shape.num_elements() for spec in specs)
+
+
+class _Settings:
+  """What the two factories have in common."""
+
+  def __init__(
+    self,
+    schedule: privacy.GeometricSchedule,
+    inner: Any,
+    inner_kind: type,
+    distribution: str,
+    l2_norm_clip: float | None,
+  ):
+    if not isinstance(schedule, privacy.GeometricSchedule):
+      raise TypeError(
+        f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+      )
+    if inner is not None and not isinstance(inner, inner_kind):
+      raise TypeError(
+        f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'
+      )
+    if l2_norm_clip is not None:
+      l2_norm_clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+    self.schedule = schedule
+    self.inner = inner
+    self.distribution = _validate.one_of(
+      'distribution', distribution, noise.DISTRIBUTIONS
+    )
+    self.l2_norm_clip = l2_norm_clip
+
+  @property
+  def checks_norms(self) -> bool:
+    """Whether the longest honest upload is known, and used as the unit."""
+    return self.inner is None and self.l2_norm_clip is not None
+
+  def inner_factory(self, weight_type: tff.Type | None) -> Any:
+    """The inner aggregator, of values in that unit."""
+    if self.inner is not None:
+      return self.inner
+    max_l2_norm = 1.0 if self.checks_norms else None
+    if weight_type is None:
+      return checked_mean.UnweightedCheckedMeanFactory(max_l2_norm)
+    return checked_mean.CheckedMeanFactory(max_l2_norm)
+
+
+def _create(
+  settings: _Settings,
+  value_type: tff.Type,
+  weight_type: tff.Type | None,
+) -> tff.templates.AggregationProcess:
+  keyed = _is_keyed(value_type)
+  result_type = value_type.value if keyed else value_type
+  checked_mean.check_floats(result_type)
+  weight_types = () if weight_type is None else (weight_type,)
+  inner = settings.inner_factory(weight_type).create(result_type, *weight_types)
+  inner_state_type = inner.initialize.type_signature.result.member
+  if nesting.clips_or_zeroes(inner_state_type):
+    raise ValueError(
+      'inner must not clip or zero, which bounds nothing after the noise: wrap '
+      'this factory in clipping_factory or zeroing_factory, or give it an '
+      'l2_norm_clip'
+    )
+  quantile = _norm_quantile(settings.distribution, _dimension(result_type))
+
+  def unit(noise_stddev):
+    """The norm of the longest honest upload, in which uploads are measured."""
+    return settings.l2_norm_clip + noise_stddev * quantile
+
+  def times(value, factor):
+    return tf.nest.map_structure(
+      lambda part: tf.cast(tf.cast(part, tf.float64) * factor, part.dtype),
+      value,
+    )
+
+  @tff.tensorflow.computation
+  def first_round():
+    return schedule_state.initial(settings.schedule)
+
+  @tff.tensorflow.computation(
+    first_round.type_signature.result, inner_state_type
+  )
+  def with_inner_state(state, inner_state):
+    return collections.OrderedDict(state, inner=inner_state)
+
+  @tff.federated_computation()
+  def initialize():
+    return tff.federated_map(
+      with_inner_state,
+      (tff.federated_eval(first_round, tff.SERVER), inner.initialize()),
+    )
+
+  state_type = initialize.type_signature.result.member
+
+  @tff.tensorflow.computation(state_type)
+  def round_stddev(state):
+    return schedule_state.round_stddev(state)
+
+  @tff.tensorflow.computation(value_type, np.float64)
+  def perturb(value, noise_stddev):
+    if keyed:
+      value, noise_key = value
+    else:
+      noise_key = noise.system_noise_key()
+    upload = noise.perturb(
+      bounded_value.bounded(tf.nest.flatten(value), settings.l2_norm_clip),
+      noise_stddev,
+      noise_key,
+      distribution=settings.distribution,
+    )
+    if settings.checks_norms:
+      upload = times(upload, 1 / unit(noise_stddev))
+    return tf.nest.pack_sequence_as(value, upload)
+
+  @tff.tensorflow.computation(
+    state_type, inner_state_type, np.float64, result_type
+  )
+  def finish_round(state, inner_state, noise_stddev, mean):
+    new_state = schedule_state.next_round(state)
+    new_state['inner'] = inner_state
+    used = collections.OrderedDict(
+      round=new_state['round'], noise_stddev=noise_stddev
+    )
+    if settings.checks_norms:
+      mean = times(mean, unit(noise_stddev))
+    return new_state, used, mean
+
+  def run(state, value, weights):
+    noise_stddev = tff.federated_map(round_stddev, state)
+    perturbed = tff.federated_map(
+      perturb, (value, tff.federated_broadcast(noise_stddev))
+    )
+    inner_output = inner.next(state['inner'], perturbed, *weights)
+    new_state, used, mean = tff.federated_map(
+      finish_round,
+      (state, inner_output.state, noise_stddev, inner_output.result),
+    )
+    return tff.templates.MeasuredProcessOutput(
+      state=new_state,
+      result=mean,
+      measurements=tff.federated_zip(
+        collections.OrderedDict(
+          round=used['round'],
+          noise_stddev=used['noise_stddev'],
+          inner=inner_output.measurements,
+        )
+      ),
+    )
+
+  types = [
+    initialize.type_signature.result,
+    tff.FederatedType(value_type, tff.CLIENTS),
+    *(tff.FederatedType(t, tff.CLIENTS) for t in weight_types),
+  ]
+  if weight_type is None:
+
+    @tff.federated_computation(*types)
+    def next_fn(state, value):
+      return run(state, value, [])
+  else:
+
+    @tff.federated_computation(*types)
+    def next_fn(state, value, weight):
+      return run(state, value, [weight])
+
+  return tff.templates.AggregationProcess(initialize, next_fn)
+
+
 class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   """Perturbs each client's value with the round's noise, then averages.
 
@@ -48,14 +241,21 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   plugs into `tff.learning.algorithms.build_weighted_fed_avg` as
   `model_aggregator`.
 
-  This class adds noise; it bounds no sensitivity. What the noise hides is up to
-  the caller, who must bound the client's value before.
+  With an `l2_norm_clip` C, values are clipped before the noise: two of them
+  differ by at most 2 C (`privacy.update_rule`), whatever the client's data.
+  Without it, this class bounds no sensitivity: the caller must. A value that is
+  not finite counts as zero, and gets its noise like any other.
+
+  Weights are not hidden: they leave the client as they are. For a guarantee
+  against the server they must be public; `UnweightedTimeVaryingGaussianFactory`
+  needs none.
 
   The state is an `OrderedDict` of the fields of `schedule_state` and `inner`,
   the state of the inner aggregator.
 
   The measurements are an `OrderedDict` of `round` (int32, from 1),
-  `noise_stddev` (float64, as used in that round) and `inner`.
+  `noise_stddev` (float64, as used in that round) and `inner`: by default
+  `used_clients` and `excluded_clients` (int32).
   """
 
   def __init__(
@@ -64,34 +264,30 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     inner: tff.aggregators.WeightedAggregationFactory | None = None,
     *,
     distribution: str = 'gaussian',
+    l2_norm_clip: float | None = None,
   ):
     """Creates the factory.
 
     Args:
       schedule: The noise of every round: standard deviation of each added
         value, in the units of the client's value, before the weighted mean.
-      inner: Aggregates the perturbed values; by default a weighted mean.
+      inner: Aggregates the perturbed values; by default the mean of those that
+        are finite and, with an `l2_norm_clip`, not longer than any honest one
+        (`checked_mean`).
       distribution: 'gaussian', or 'laplace' of the same standard deviation.
+      l2_norm_clip: The norm that values are clipped to before the noise; None
+        to leave them as they are.
 
     Raises:
       TypeError: If an argument is not of its type.
-      ValueError: If there is no such distribution.
+      ValueError: If there is no such distribution, or the clip is out of range.
     """
-    if not isinstance(schedule, privacy.GeometricSchedule):
-      raise TypeError(
-        f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
-      )
-    if inner is None:
-      inner = tff.aggregators.MeanFactory()
-    if not isinstance(inner, tff.aggregators.WeightedAggregationFactory):
-      raise TypeError(
-        'inner must be a WeightedAggregationFactory, got '
-        f'{type(inner).__name__}'
-      )
-    self._schedule = schedule
-    self._inner = inner
-    self._distribution = _validate.one_of(
-      'distribution', distribution, noise.DISTRIBUTIONS
+    self._settings = _Settings(
+      schedule,
+      inner,
+      tff.aggregators.WeightedAggregationFactory,
+      distribution,
+      l2_norm_clip,
     )
 
   def create(
@@ -109,96 +305,48 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
     Raises:
       TypeError: If the value has other leaves than float tensors.
-      ValueError: If a shape is not static.
+      ValueError: If a shape is not static, or the inner aggregator clips or
+        zeroes what has its noise already.
     """
-    keyed = _is_keyed(value_type)
-    result_type = value_type.value if keyed else value_type
-    _check_perturbable(result_type)
-    inner = self._inner.create(result_type, weight_type)
-    schedule, distribution = self._schedule, self._distribution
-
-    @tff.tensorflow.computation
-    def first_round():
-      return schedule_state.initial(schedule)
-
-    inner_state_type = inner.initialize.type_signature.result.member
-
-    @tff.tensorflow.computation(
-      first_round.type_signature.result, inner_state_type
-    )
-    def with_inner_state(state, inner_state):
-      return collections.OrderedDict(state, inner=inner_state)
-
-    @tff.federated_computation()
-    def initialize():
-      return tff.federated_map(
-        with_inner_state,
-        (tff.federated_eval(first_round, tff.SERVER), inner.initialize()),
-      )
-
-    state_type = initialize.type_signature.result.member
-
-    @tff.tensorflow.computation(state_type)
-    def round_stddev(state):
-      return schedule_state.round_stddev(state)
-
-    @tff.tensorflow.computation(value_type, np.float64)
-    def perturb(value, noise_stddev):
-      if keyed:
-        value, noise_key = value
-      else:
-        noise_key = noise.system_noise_key()
-      perturbed = noise.perturb(
-        tf.nest.flatten(value),
-        noise_stddev,
-        noise_key,
-        distribution=distribution,
-      )
-      return tf.nest.pack_sequence_as(value, perturbed)
-
-    @tff.tensorflow.computation(state_type, inner_state_type, np.float64)
-    def finish_round(state, inner_state, noise_stddev):
-      new_state = schedule_state.next_round(state)
-      new_state['inner'] = inner_state
-      used = collections.OrderedDict(
-        round=new_state['round'], noise_stddev=noise_stddev
-      )
-      return new_state, used
-
-    @tff.federated_computation(
-      initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
-      tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(state, value, weight):
-      noise_stddev = tff.federated_map(round_stddev, state)
-      perturbed = tff.federated_map(
-        perturb, (value, tff.federated_broadcast(noise_stddev))
-      )
-      inner_output = inner.next(state['inner'], perturbed, weight)
-      new_state, used = tff.federated_map(
-        finish_round, (state, inner_output.state, noise_stddev)
-      )
-      return tff.templates.MeasuredProcessOutput(
-        state=new_state,
-        result=inner_output.result,
-        measurements=tff.federated_zip(
-          collections.OrderedDict(
-            round=used['round'],
-            noise_stddev=used['noise_stddev'],
-            inner=inner_output.measurements,
-          )
-        ),
-      )
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return _create(self._settings, value_type, weight_type)
 
 
-def _check_perturbable(value_type: tff.Type) -> None:
-  if not tff.types.is_structure_of_floats(value_type):
-    raise TypeError(f'only float tensors can be perturbed, got {value_type}')
-  for leaf in tff.structure.flatten(
-    tff.types.type_to_tf_tensor_specs(value_type)
+class UnweightedTimeVaryingGaussianFactory(
+  tff.aggregators.UnweightedAggregationFactory
+):
+  """As `TimeVaryingGaussianFactory`, every client with the same weight.
+
+  For `tff.learning.algorithms.build_unweighted_fed_avg`. Nothing but the
+  perturbed value leaves a client.
+  """
+
+  def __init__(
+    self,
+    schedule: privacy.GeometricSchedule,
+    inner: tff.aggregators.UnweightedAggregationFactory | None = None,
+    *,
+    distribution: str = 'gaussian',
+    l2_norm_clip: float | None = None,
   ):
-    if not leaf.shape.is_fully_defined():
-      raise ValueError(f'only static shapes can be perturbed, got {leaf}')
+    """Creates the factory; arguments as of `TimeVaryingGaussianFactory`."""
+    self._settings = _Settings(
+      schedule,
+      inner,
+      tff.aggregators.UnweightedAggregationFactory,
+      distribution,
+      l2_norm_clip,
+    )
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Creates the process, as `UnweightedAggregationFactory.create`.
+
+    Args:
+      value_type: As for `TimeVaryingGaussianFactory`.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError, ValueError: As `TimeVaryingGaussianFactory`.
+    """
+    return _create(self._settings, value_type, None)

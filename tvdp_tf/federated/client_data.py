@@ -8,6 +8,8 @@ noise, which depends on how many examples it has and how often it takes part.
 """
 
 import collections
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +31,18 @@ def element_spec(
   )
 
 
+def element(
+  features: Any, labels: Any, noise_key: Any, noise_scale: Any
+) -> collections.OrderedDict:
+  """A client's single element, of arrays or of tensors, as `element_spec`.
+
+  Structures bind by position in TFF: the order of the fields matters.
+  """
+  return collections.OrderedDict(
+    noise_key=noise_key, noise_scale=noise_scale, x=features, y=labels
+  )
+
+
 def client_sequence(
   features: np.ndarray,
   labels: np.ndarray,
@@ -46,14 +60,42 @@ def client_sequence(
       do not use it.
 
   Returns:
-    A list of one element. Structures bind by position in TFF: the order of the
-    fields is that of `element_spec`.
+    A list of one element.
   """
+  return [element(features, labels, noise_key, np.float64(noise_scale))]
+
+
+def request_type() -> tff.StructWithPythonType:
+  """The TFF type of what a client brings whose examples are read from files."""
+  return tff.to_type(
+    collections.OrderedDict(
+      client=tff.TensorType(np.int64),
+      noise_key=tff.TensorType(np.int64, [2]),
+      noise_scale=tff.TensorType(np.float64),
+    )
+  )
+
+
+def client_block(
+  clients: Sequence[int],
+  noise_keys: Sequence[np.ndarray],
+  noise_scales: Sequence[float],
+) -> list[collections.OrderedDict]:
+  """What `client_blocks.read_in_worker`'s process takes: a cohort in one block.
+
+  Args:
+    clients: Indices into the `ClientFiles`, none for an empty cohort.
+    noise_keys: For each of them, as of `client_sequence`.
+    noise_scales: For each of them, as of `client_sequence`.
+
+  Returns:
+    A list of one block.
+  """
+  count = len(clients)
   return [
     collections.OrderedDict(
-      noise_key=noise_key,
-      noise_scale=np.float64(noise_scale),
-      x=features,
-      y=labels,
+      client=np.array(clients, np.int64),
+      noise_key=np.array(noise_keys, np.int64).reshape([count, 2]),
+      noise_scale=np.array(noise_scales, np.float64).reshape([count]),
     )
   ]

@@ -12,7 +12,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tvdp_tf.federated import aggregator, client_data, models, schedule_state
+from tvdp_tf.federated import (
+  aggregator,
+  bounded_value,
+  client_data,
+  models,
+  schedule_state,
+)
 from tvdp_tf.learning import (
   clipping,
   ghost_clipping,
@@ -129,7 +135,8 @@ def build_projected(
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
     l2_norm_clip: C.
-    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed.
+    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed; it is
+      finite whatever the data, unless the global model is not.
 
   Returns:
     The process.
@@ -139,10 +146,19 @@ def build_projected(
   )
 
   def train_batch(weights, batch):
-    update = tuple(train(weights, batch))
-    if keyed:
-      return aggregator.KeyedUpdate(update, batch['noise_key'])
-    return update
+    update = train(weights, batch)
+    if not keyed:
+      return tuple(update)
+    # A NaN would be seen through the noise: a client whose training fails
+    # brings what it was sent, and the server is not told.
+    finite = tf.math.is_finite(bounded_value.l2_norm(update))
+    update = [
+      tf.where(finite, trained, sent)
+      for trained, sent in zip(
+        update, local_training.project(weights, l2_norm_clip), strict=True
+      )
+    ]
+    return aggregator.KeyedUpdate(tuple(update), batch['noise_key'])
 
   return _stateless(model, train_batch)
 

@@ -11,7 +11,13 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import aggregator, client_work, models, sum_query
+from tvdp_tf.federated import (
+  aggregator,
+  checked_mean,
+  client_work,
+  models,
+  sum_query,
+)
 from tvdp_tf.privacy import mechanisms
 
 
@@ -64,7 +70,10 @@ def _parts(
   model: tff.learning.models.FunctionalModel,
   mechanism: mechanisms.Mechanism,
   steps: dict,
+  check_uploads: bool,
+  max_upload_l2_norm: float | None,
 ) -> _Parts:
+  unchecked = None if check_uploads else tff.aggregators.MeanFactory()
   if isinstance(
     mechanism, mechanisms.PaperMechanism | mechanisms.LaplaceMechanism
   ):
@@ -74,7 +83,10 @@ def _parts(
         model, l2_norm_clip=mechanism.l2_norm_clip, keyed=True, **steps
       ),
       aggregator.TimeVaryingGaussianFactory(
-        mechanism.schedule, distribution='laplace' if laplace else 'gaussian'
+        mechanism.schedule,
+        unchecked,
+        distribution='laplace' if laplace else 'gaussian',
+        l2_norm_clip=mechanism.l2_norm_clip,
       ),
     )
   if isinstance(mechanism, mechanisms.NoMechanism):
@@ -82,12 +94,14 @@ def _parts(
       client_work.build_projected(
         model, l2_norm_clip=mechanism.l2_norm_clip, keyed=False, **steps
       ),
-      tff.aggregators.MeanFactory(),
+      # Projected, and rounded.
+      unchecked
+      or checked_mean.CheckedMeanFactory(mechanism.l2_norm_clip * (1 + 1e-5)),
     )
   if isinstance(mechanism, mechanisms.GradientMechanism):
     return _Parts(
       client_work.build_private(model, mechanism, **steps),
-      tff.aggregators.MeanFactory(),
+      unchecked or checked_mean.CheckedMeanFactory(max_upload_l2_norm),
     )
   if isinstance(mechanism, mechanisms.CentralMechanism):
     query = sum_query.GeometricGaussianSumQuery(
@@ -96,8 +110,13 @@ def _parts(
     return _Parts(
       client_work.build_difference(model, **steps),
       tff.aggregators.as_weighted_aggregator(
-        tff.aggregators.DifferentiallyPrivateFactory(
-          tfp.NormalizedQuery(query, mechanism.denominator)
+        checked_mean.with_excluded_count(
+          tff.aggregators.DifferentiallyPrivateFactory(
+            tfp.NormalizedQuery(query, mechanism.denominator),
+            checked_mean.CheckedSumFactory(mechanism.l2_norm_clip)
+            if check_uploads
+            else None,
+          )
         )
       ),
       brings_update=True,
@@ -115,6 +134,8 @@ def build_learning_process(
   local_steps: int,
   learning_rate: float,
   l2_regularization: float = 0.0,
+  check_uploads: bool = True,
+  max_upload_l2_norm: float | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated training under a mechanism.
 
@@ -124,6 +145,12 @@ def build_learning_process(
     local_steps: tau, full-batch steps in a round, at least 1.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
+    check_uploads: Whether the server leaves out uploads that cannot be used
+      (`checked_mean`). False for TFF 0.87's `DistributeAggregateForm`, which
+      takes no aggregation of one's own.
+    max_upload_l2_norm: The norm of the longest local model that the server uses
+      with a `GradientMechanism`; None for any that is finite. With the other
+      mechanisms it follows from the clip.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. `next(state, data)` takes a
@@ -141,7 +168,7 @@ def build_learning_process(
       'l2_regularization', l2_regularization
     ),
   }
-  parts = _parts(model, mechanism, steps)
+  parts = _parts(model, mechanism, steps, check_uploads, max_upload_l2_norm)
   weights_type = models.weights_type(model)
   result_type = parts.work.next.type_signature.result.result.member
 

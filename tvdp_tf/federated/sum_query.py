@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.federated import schedule_state
+from tvdp_tf.federated import bounded_value, schedule_state
 from tvdp_tf.learning import noise
 
 
@@ -69,20 +69,8 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     return tf.constant(self._l2_norm_clip, tf.float32)
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Clips a record to the norm `params`.
-
-    A record that is not finite counts as zero: as a NaN it would be seen
-    through any noise.
-    """
-    flat = tf.nest.flatten(record)
-    norm = tf.linalg.global_norm(flat)
-    finite = tf.math.is_finite(norm)
-    # Rounding in float32 must not carry the record past the clip.
-    scale = params * (1 - 1e-6) / tf.maximum(norm, params)
-    clipped = [
-      tf.where(finite, part * tf.cast(scale, part.dtype), tf.zeros_like(part))
-      for part in flat
-    ]
+    """Clips a record to the norm `params`; one that is not finite is zero."""
+    clipped = bounded_value.bounded(tf.nest.flatten(record), params)
     return tf.nest.pack_sequence_as(record, clipped)
 
   def get_noised_result(

@@ -14,36 +14,31 @@ Importing this module replaces TFF's default context by one that refuses to
 run: the first computation outside of a runtime would start a worker that
 nothing ends. See `drop_stock_default_context`.
 
-Security: the worker listens on all network interfaces, without TLS or
+Security: TFF's worker listens on all network interfaces, without TLS or
 authentication, and executes any TensorFlow graph, which may read and write
-files. While it runs, whoever reaches the port acts as the user who started it,
-which on a shared machine includes every local user. Run it in a container or
-behind a firewall.
+files: whoever reaches the port acts as the user who started it. So the worker
+gets a network of its own (`worker_launcher`), which only this process can
+reach. Where the system does not permit that, as in most containers, nothing is
+started; `contained=False` starts it all the same, on an open port.
 """
 
-import asyncio
-import concurrent.futures
 import contextlib
 import functools
 import os
 import pathlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 import tensorflow_federated as tff
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import _worker_process
+from tvdp_tf.federated import _worker_client, _worker_process
 
 WorkerError = _worker_process.WorkerError
 
 # gRPC sees a broken connection before the kernel has reported the process.
 _EXIT_GRACE_S = 5.0
-# Protocol buffers end at 2 GiB.
-_MAX_MESSAGE_MEGABYTES = 2000
-_MAX_EXECUTORS = 10
 
 
 class _NoRuntimeContext(tff.framework.SyncContext):
@@ -75,93 +70,6 @@ def drop_stock_default_context() -> None:
     tff.framework.set_default_context(_NoRuntimeContext())
 
 
-class _UnwatchedChannel:
-  """A gRPC channel whose state nobody follows.
-
-  TFF's stub subscribes to it for the sake of `is_ready`, which starts a thread
-  that fails when the channel is closed. The worker's process tells more.
-  """
-
-  def __init__(self, channel: grpc.Channel):
-    self._channel = channel
-
-  def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-    pass
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._channel, name)
-
-
-class _GuardedStub:
-  """A TFF executor stub that turns the loss of its worker into `WorkerError`.
-
-  TFF tries a call again, without end, when gRPC reports that the worker is
-  unavailable or has forgotten its state. A local worker does not come back.
-  """
-
-  def __init__(
-    self,
-    stub: tff.framework.RemoteExecutorStub,
-    worker: _worker_process.WorkerProcess,
-  ):
-    self._stub = stub
-    self._worker = worker
-
-  def __getattr__(self, name: str) -> Callable[[Any], Any]:
-    method = getattr(self._stub, name)
-
-    def call(request: Any) -> Any:
-      if self._worker.has_exited:
-        raise self._worker.error('the worker is gone')
-      try:
-        return method(request)
-      except grpc.RpcError as error:
-        code = error.code() if isinstance(error, grpc.Call) else None
-        if code is grpc.StatusCode.UNAVAILABLE:
-          self._worker.wait_for_exit(_EXIT_GRACE_S)
-        if self._worker.has_exited:
-          raise self._worker.error('the worker died in a call') from error
-        if isinstance(error, tff.framework.RetryableError):
-          raise WorkerError(f'the worker refused a call: {error}') from error
-        raise
-
-    def call_if_possible(request: Any) -> Any:
-      with contextlib.suppress(WorkerError):
-        return call(request)
-
-    # What a lost worker held is gone; finalizers of values may come later.
-    return call_if_possible if name.startswith('dispose') else call
-
-
-class _ExecutorFactory(tff.framework.ExecutorFactory):
-  """Keeps an executor for each of the last few numbers of clients.
-
-  An executor has about eight threads in the worker. TFF's own factory forgets
-  the oldest without closing it, so that cohorts of random size, as Poisson
-  sampling makes them, pile up threads.
-  """
-
-  def __init__(self, stub: _GuardedStub):
-    self._stub = stub
-    self._executors: dict[int, tff.framework.RemoteExecutor] = {}
-
-  def create_executor(self, cardinalities: Any) -> tff.framework.RemoteExecutor:
-    key = cardinalities.get(tff.CLIENTS, 0)
-    executor = self._executors.pop(key, None)
-    if executor is None:
-      executor = tff.framework.RemoteExecutor(self._stub)
-      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-    self._executors[key] = executor  # The last in the order of use.
-    if len(self._executors) > _MAX_EXECUTORS:
-      self._executors.pop(next(iter(self._executors))).close()
-    return executor
-
-  def clean_up_executor(self, cardinalities: Any) -> None:
-    executor = self._executors.pop(cardinalities.get(tff.CLIENTS, 0), None)
-    if executor is not None:
-      executor.close()
-
-
 class LocalContext(tff.framework.SyncContext):
   """Runs TFF computations on a worker process; made by `local_runtime`.
 
@@ -173,36 +81,13 @@ class LocalContext(tff.framework.SyncContext):
   def __init__(
     self, worker: _worker_process.WorkerProcess, max_message_megabytes: int
   ):
-    max_bytes = max_message_megabytes * 1000 * 1000
     self._worker = worker
-    # The IPv4 form: a worker on [::] takes it too, and no resolver is needed.
-    self._channel = grpc.insecure_channel(
-      f'ipv4:127.0.0.1:{worker.port}',
-      [
-        ('grpc.max_receive_message_length', max_bytes),
-        ('grpc.max_send_message_length', max_bytes),
-        ('grpc.enable_http_proxy', 0),
-        ('grpc.use_local_subchannel_pool', 1),
-      ],
+    self._client = _worker_client.WorkerClient(
+      grpc.insecure_channel(
+        worker.target, _worker_client.channel_options(max_message_megabytes)
+      ),
+      self._guard,
     )
-    stub = tff.framework.RemoteExecutorGrpcStub(
-      _UnwatchedChannel(self._channel)
-    )
-    self._async_context = tff.framework.AsyncExecutionContext(
-      executor_fn=_ExecutorFactory(_GuardedStub(stub, worker)),
-      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-      transform_args=tff.tensorflow.transform_args,
-      transform_result=tff.tensorflow.transform_result,
-    )
-    # TFF's own synchronous context has such a thread too, but never ends it.
-    self._turn = asyncio.Lock()
-    self._lock = threading.Lock()
-    self._closed = False
-    self._loop = asyncio.new_event_loop()
-    self._thread = threading.Thread(
-      target=self._run_loop, name='tvdp_tf event loop', daemon=True
-    )
-    self._thread.start()
 
   @property
   def worker_pid(self) -> int:
@@ -212,6 +97,20 @@ class LocalContext(tff.framework.SyncContext):
   def worker_log(self) -> str:
     """The end of what the worker wrote, such as the output of `tf.print`."""
     return self._worker.log_tail()
+
+  def path_in_worker(self, descriptor: int) -> str:
+    """A path by which the worker can open a file that this process has open.
+
+    A worker in a network of its own has, without root, a user namespace of its
+    own too, from which it may not look into this process's `/proc`.
+
+    Args:
+      descriptor: Of the file. The worker's hold on it ends with the worker.
+
+    Raises:
+      WorkerError: The worker was lost.
+    """
+    return self._worker.path_in_worker(descriptor)
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Runs a computation on the worker; TFF calls this.
@@ -226,37 +125,33 @@ class LocalContext(tff.framework.SyncContext):
     Raises:
       WorkerError: The worker was lost, or the runtime is closed.
     """
-    with self._lock:
-      if self._closed:
-        raise WorkerError('the local runtime is closed')
-      future = asyncio.run_coroutine_threadsafe(
-        self._invoke_in_turn(comp, arg), self._loop
-      )
     try:
-      return future.result()
-    except concurrent.futures.CancelledError as error:
-      raise WorkerError('the local runtime was closed in a call') from error
-
-  async def _invoke_in_turn(self, comp: Any, arg: Any) -> Any:
-    # A call that fails closes its executor, which another call may be using.
-    async with self._turn:
-      return await self._async_context.invoke(comp, arg)
+      return self._client.invoke(comp, arg)
+    except _worker_client.ClientClosedError as error:
+      raise WorkerError(f'the local runtime {error}') from error
 
   def close(self) -> None:
     """Ends the worker, and with it any call that still runs."""
-    with self._lock:
-      if self._closed:
-        return
-      self._closed = True
-    # First the worker: a call that waits for it holds the event loop.
+    # First the worker: a call that waits for it shall see that it has ended.
     self._worker.stop()
-    self._loop.call_soon_threadsafe(self._loop.stop)
-    self._thread.join()
-    self._channel.close()
+    self._client.close()
 
-  def _run_loop(self) -> None:
-    with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-      runner.get_loop().run_forever()
+  @contextlib.contextmanager
+  def _guard(self) -> Iterator[None]:
+    """Raises `WorkerError` if the worker is lost: it does not come back."""
+    if self._worker.has_exited:
+      raise self._worker.error('the worker is gone')
+    try:
+      yield
+    except grpc.RpcError as error:
+      code = error.code() if isinstance(error, grpc.Call) else None
+      if code is grpc.StatusCode.UNAVAILABLE:
+        self._worker.wait_for_exit(_EXIT_GRACE_S)
+      if self._worker.has_exited:
+        raise self._worker.error('the worker died in a call') from error
+      if isinstance(error, tff.framework.RetryableError):
+        raise WorkerError(f'the worker refused a call: {error}') from error
+      raise
 
 
 class _LocalRuntime(contextlib.AbstractContextManager[LocalContext]):
@@ -293,14 +188,14 @@ def local_runtime(
   *,
   max_concurrent_computation_calls: int | None = None,
   startup_timeout_s: float = 60.0,
-  max_message_megabytes: int = _MAX_MESSAGE_MEGABYTES,
+  max_message_megabytes: int = _worker_client.MAX_MESSAGE_MEGABYTES,
   worker_binary: str | os.PathLike[str] | None = None,
+  contained: bool = True,
 ) -> contextlib.AbstractContextManager[LocalContext]:
   """Runs TFF computations of this thread on a worker process of this host.
 
   The worker inherits the environment (`TF_CPP_MIN_LOG_LEVEL`, for one) and has
-  neither CUDA nor XLA. It listens on all interfaces and executes any graph: see
-  the module's note on security. Enter and leave the block in one thread.
+  neither CUDA nor XLA. Enter and leave the block in one thread.
 
   Args:
     max_concurrent_computation_calls: How many clients the worker computes at
@@ -310,6 +205,9 @@ def local_runtime(
       bytes, from 1 to 2000.
     worker_binary: Path of another build of TFF's worker; `None` for the one in
       the `tensorflow_federated` package.
+    contained: Whether the worker has a network of its own. If not, it listens
+      on all interfaces, and whoever reaches this host acts as this user: see
+      the module's note on security.
 
   Returns:
     A context manager. Its block starts the worker and has the installed
@@ -317,7 +215,8 @@ def local_runtime(
 
   Raises:
     ValueError: An argument is out of range.
-    WorkerError: (At the entry) the worker did not start, or this is not Linux.
+    WorkerError: (At the entry) the worker did not start, cannot be contained,
+      or this is not Linux.
       (In the block) the worker died: computations raise within seconds of its
       death, and it is not restarted, so leave the block and enter another.
   """
@@ -329,7 +228,7 @@ def local_runtime(
   megabytes = _validate.integer(
     'max_message_megabytes',
     max_message_megabytes,
-    maximum=_MAX_MESSAGE_MEGABYTES,
+    maximum=_worker_client.MAX_MESSAGE_MEGABYTES,
   )
   if worker_binary is None:
     worker_binary = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
@@ -341,6 +240,7 @@ def local_runtime(
       f'--grpc_max_message_length_megabytes={megabytes}',
     ],
     _validate.positive('startup_timeout_s', startup_timeout_s),
+    contained,
   )
   return _LocalRuntime(start_worker, megabytes)
 

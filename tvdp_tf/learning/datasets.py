@@ -3,11 +3,17 @@
 `digits` is scikit-learn's embedded set of 1,797 real 8x8 digits: it needs no
 download, nor do the `generated` ones, which have the shapes of the others and
 are for trying things out. The others are read through TensorFlow Datasets
-(TFDS).
+(TFDS): `tfds:NAME` is any of its classification sets of images of one size.
+
+A data set of your own is a function of `data_dir` that returns a `Dataset`:
+
+  datasets.LOADERS['mine'] = load_mine
+  settings = TrainingSettings(dataset='mine')
 """
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +65,34 @@ def _load_digits(data_dir: str | None) -> Dataset:
   )
 
 
+TEST_PARTS = ('all', 'tuning', 'reported')
+
+
+def with_test_part(dataset: Dataset, part: str) -> Dataset:
+  """The data set with a part of its test set.
+
+  Every fifth test example is public and chooses learning rates ('tuning'); no
+  reported number sees it ('reported').
+
+  Args:
+    dataset: The data set.
+    part: One of `TEST_PARTS`.
+
+  Returns:
+    The data set.
+  """
+  _validate.one_of('test_part', part, TEST_PARTS)
+  if part == 'all':
+    return dataset
+  tuning = np.arange(len(dataset.test_labels)) % 5 == 0
+  kept = tuning if part == 'tuning' else ~tuning
+  return dataclasses.replace(
+    dataset,
+    test_features=dataset.test_features[kept],
+    test_labels=dataset.test_labels[kept],
+  )
+
+
 def _read_tfds(
   name: str, data_dir: str | None, make_builder: Callable[..., Any]
 ) -> tuple[Any, Any, int]:
@@ -100,7 +134,15 @@ def _load_images(name: str, data_dir: str | None) -> Dataset:
   def make_builder(data_dir):
     import tensorflow_datasets as tfds  # noqa: PLC0415
 
-    return tfds.builder(name, data_dir=data_dir)
+    builder = tfds.builder(name, data_dir=data_dir)
+    features, splits = builder.info.features, builder.info.splits
+    if not {'image', 'label'} <= set(features):
+      raise ValueError(f'it has no image and label but {", ".join(features)}')
+    if None in features['image'].shape:
+      raise ValueError('its images are not of one size')
+    if splits and not {'train', 'test'} <= set(splits):
+      raise ValueError(f'it has no train and test but {", ".join(splits)}')
+    return builder
 
   parts = _read_tfds(name, data_dir, make_builder)
   return _dataset(
@@ -148,7 +190,7 @@ def _generate(name: str, data_dir: str | None) -> Dataset:
   )
 
 
-_LOADERS: dict[str, Callable[[str | None], Dataset]] = {
+LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'digits': _load_digits,
   'mnist': functools.partial(_load_images, 'mnist'),
   'fashion_mnist': functools.partial(_load_images, 'fashion_mnist'),
@@ -156,14 +198,27 @@ _LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'adult': _load_adult,
   **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
-DATASETS = tuple(_LOADERS)
+_TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
+
+
+def check_name(name: str) -> str:
+  """The name, if it can be one of a data set.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  if name in LOADERS or (isinstance(name, str) and _TFDS.fullmatch(name)):
+    return name
+  raise ValueError(
+    f'dataset must be one of {", ".join(LOADERS)} or tfds:NAME, got {name!r}'
+  )
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
   """Loads a data set by name.
 
   Args:
-    name: One of `DATASETS`.
+    name: A key of `LOADERS`, or tfds:NAME for what TFDS calls so.
     data_dir: TFDS's folder, by default TFDS's own choice; a data set that is
       not there is downloaded to it.
 
@@ -174,4 +229,5 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     ValueError: If there is no such data set.
     DatasetUnavailableError: If it cannot be loaded or downloaded.
   """
-  return _LOADERS[_validate.one_of('dataset', name, DATASETS)](data_dir)
+  match = _TFDS.fullmatch(check_name(name))
+  return _load_images(match[1], data_dir) if match else LOADERS[name](data_dir)

@@ -12,6 +12,21 @@ from tvdp_tf.learning import functional
 _BATCH_SIZE = 2500
 
 
+def predicted_classes(outputs: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """The class that a model's outputs speak for.
+
+  Args:
+    outputs: [n, classes], or [n, 1] for the score of the second of two classes.
+    dtype: An integer type.
+
+  Returns:
+    Tensor [n].
+  """
+  if outputs.shape[-1] == 1:
+    return tf.cast(outputs[:, 0] > 0, dtype)
+  return tf.argmax(outputs, axis=-1, output_type=dtype)
+
+
 class Evaluator:
   """Evaluates weights on a fixed test set, held as tensors.
 
@@ -42,10 +57,7 @@ class Evaluator:
     def totals(weights, batch_features, batch_labels):
       outputs = model(weights, batch_features)
       size = tf.cast(tf.shape(batch_labels)[0], tf.float32)
-      if outputs.shape[-1] == 1:
-        predicted = tf.cast(outputs[:, 0] > 0, batch_labels.dtype)
-      else:
-        predicted = tf.argmax(outputs, axis=-1, output_type=batch_labels.dtype)
+      predicted = predicted_classes(outputs, batch_labels.dtype)
       correct = tf.reduce_sum(
         tf.cast(tf.equal(predicted, batch_labels), tf.float32)
       )

@@ -1,10 +1,16 @@
 """The paper's models as Keras models, with their losses.
 
-To train a model of your own, make a `ModelSpec`: a function that builds an
-uncompiled Keras model without non-trainable weights, and its loss.
+A model of your own is a file that Keras saved, `keras:PATH.keras`; like any
+program, only from somebody you trust. It must have no non-trainable weights,
+and give scores before any softmax:
+
+  my_model.save('mine.keras')
+  settings = TrainingSettings(model='keras:mine.keras')
 """
 
 import dataclasses
+import functools
+import pathlib
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -150,3 +156,61 @@ MODELS = {
     ModelSpec(name='cnn', build=build_cnn, loss=_cross_entropy()),
   )
 }
+_FILE = 'keras:'
+
+
+def find(name: str) -> ModelSpec:
+  """The spec of a name: a key of `MODELS`, or keras:PATH.
+
+  The loss of a file's model is the cross-entropy of its classes, or the hinge
+  loss of a single score.
+
+  Raises:
+    ValueError: If there is none, or the file does not hold a model.
+  """
+  if name in MODELS:
+    return MODELS[name]
+  path = pathlib.Path(str(name).removeprefix(_FILE))
+  # Other formats hold code that Keras runs.
+  if path.suffix != '.keras' or not path.is_file():
+    raise ValueError(
+      f'model must be one of {", ".join(MODELS)} or {_FILE}PATH of a .keras '
+      f'file, got {name!r}'
+    )
+  outputs = _load(path).output_shape[-1]
+  loss = _Hinge() if outputs == 1 else _cross_entropy()
+  return ModelSpec(name, functools.partial(_from_file, path), loss)
+
+
+def _load(path: pathlib.Path) -> tf.keras.Model:
+  try:
+    return tf.keras.models.load_model(path, compile=False, safe_mode=True)
+  # Keras fails with anything from OSError to KeyError.
+  except Exception as error:
+    raise ValueError(
+      f'model must be a file that Keras saved, got {str(path)!r}: '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+
+
+def _from_file(
+  path: pathlib.Path, input_shape: Sequence[int], num_classes: int, seed: int
+) -> tf.keras.Model:
+  del seed  # The weights are those of the file.
+  model = _load(path)
+  outputs = (
+    1 if num_classes == 2 and model.output_shape[-1] == 1 else num_classes
+  )
+  expected = ((None, *input_shape), (None, outputs))
+  if (model.input_shape, model.output_shape) != expected:
+    raise ValueError(
+      f'model must map {expected[0]} to {expected[1]}, got a file that maps '
+      f'{model.input_shape} to {model.output_shape}'
+    )
+  last = getattr(model.layers[-1], 'activation', None)
+  if last not in (None, tf.keras.activations.linear):
+    raise ValueError(
+      'model must end in scores, without an activation, got '
+      f'{getattr(last, "__name__", last)}'
+    )
+  return model

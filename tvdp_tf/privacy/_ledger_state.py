@@ -6,6 +6,7 @@ nothing new and is not charged. The same key with anything else is refused: the
 difference of the two releases has no noise in it.
 """
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,6 +52,23 @@ def _release_at(record: LedgerRecord, i: int) -> tuple:
   return (*what, clients, amounts)
 
 
+def _only(record: LedgerRecord, positions: list[int]) -> LedgerRecord:
+  """The record with those of its releases alone."""
+  if len(positions) == len(record.noise_digests):
+    return record
+
+  def some(values: tuple) -> tuple:
+    return tuple(values[i] for i in positions) if len(values) > 1 else values
+
+  return dataclasses.replace(
+    record,
+    clients=some(record.clients),
+    noise_multipliers=some(record.noise_multipliers),
+    noise_digests=some(record.noise_digests),
+    input_digests=some(record.input_digests),
+  )
+
+
 class LedgerState:
   """The sum of the records applied so far.
 
@@ -60,6 +78,8 @@ class LedgerState:
     attempts: How often each round has been recorded, by round.
     participations: Records that charged each client, int64 [clients].
     repeats: Releases that were recognised as repeats.
+    charged: The records in order, each with only those of its releases that
+      are no repeats; one without any is left out.
   """
 
   def __init__(self, header: LedgerHeader):
@@ -68,6 +88,7 @@ class LedgerState:
     self.attempts: dict[int, int] = {}
     self.participations = np.zeros(header.clients, np.int64)
     self.repeats = 0
+    self.charged: list[LedgerRecord] = []
     self._noise: dict[str, LedgerRecord] = {}
 
   def fresh(self, record: LedgerRecord) -> list[int]:
@@ -150,6 +171,11 @@ class LedgerState:
       clients, amounts = self._charged(record, fresh)
       self.budget.charge(clients, amounts, record.releases_per_client)
       self.participations[clients] += 1
+      self.charged.append(_only(record, fresh))
+
+  def first_use(self, noise_digest: str) -> LedgerRecord | None:
+    """The record in which a noise key was used first, if it was."""
+    return self._noise.get(noise_digest)
 
   def _charged(self, record: LedgerRecord, fresh: list[int]):
     """(clients int [k], amounts float64 [k] or [1]) of the fresh releases."""

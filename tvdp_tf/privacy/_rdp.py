@@ -21,6 +21,7 @@ around the best integer.
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
@@ -188,13 +189,21 @@ def poisson_moments(
   )
 
 
-def _poisson_epsilon(
-  multipliers: np.ndarray, counts: np.ndarray, q: float, delta: float
+def epsilon_of_moments(
+  moment_at: Callable[[float], float], delta: float
 ) -> float:
-  """The smallest epsilon over the orders evaluated."""
+  """The smallest epsilon over the orders evaluated.
+
+  Args:
+    moment_at: Sum over the rounds of (a - 1) RDP(a), at an order a.
+    delta: In (0, 1).
+
+  Returns:
+    An upper bound of epsilon.
+  """
   defaults = _default_orders()
   orders = [float(order) for order in defaults if order == int(order)]
-  moments = [_poisson_moment(multipliers, counts, q, a) for a in orders]
+  moments = [moment_at(order) for order in orders]
 
   def epsilon_at(i: int) -> float:
     return _epsilon(np.array([orders[i]]), np.array([moments[i]]), delta)
@@ -204,7 +213,7 @@ def _poisson_epsilon(
   # A tiny epsilon is best at an order beyond dp_accounting's.
   while orders[best] == orders[-1] < _LARGEST_POISSON_ORDER:
     orders.append(2 * orders[-1])
-    moments.append(_poisson_moment(multipliers, counts, q, orders[-1]))
+    moments.append(moment_at(orders[-1]))
     epsilons.append(epsilon_at(-1))
     best = int(np.argmin(epsilons))
   candidates = np.concatenate([_LOW_ORDERS, defaults])
@@ -212,7 +221,7 @@ def _poisson_epsilon(
     (candidates != np.floor(candidates))
     & (np.abs(candidates - orders[best]) < 1)
   ]
-  fractional = poisson_moments(multipliers, counts, q, near)
+  fractional = np.array([moment_at(order) for order in near])
   return min(
     epsilons[best],
     _epsilon(near, fractional, delta) if len(near) else math.inf,
@@ -239,7 +248,9 @@ def sampled_epsilon(
     An upper bound of epsilon.
   """
   if sampling == 'poisson':
-    return _poisson_epsilon(multipliers, counts, q, delta)
+    return epsilon_of_moments(
+      lambda order: _poisson_moment(multipliers, counts, q, order), delta
+    )
   orders = _cheap_orders()
   moments = _visible_moments(multipliers, counts, q, orders)
   return _epsilon(orders, moments, delta)

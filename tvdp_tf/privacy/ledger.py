@@ -28,7 +28,7 @@ epsilon from it. It is chained, and its length pinned by a second file
 import fractions
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,26 @@ class PrivacyLedger:
   def head_hash(self) -> str:
     """Hash of the last line: printed or kept elsewhere, it pins the ledger."""
     return self._file.head_hash
+
+  @property
+  def charged(self) -> Sequence[LedgerRecord]:
+    """What has counted so far: the records in order, without repeats.
+
+    Each holds only those of its clients whose release was no repeat; a record
+    of repeats alone is left out.
+    """
+    return tuple(self._state.charged)
+
+  def first_use(self, identity: str) -> LedgerRecord | None:
+    """The record that used the noise key of a release first, if one did.
+
+    To record that very release again would be a repeat, and free.
+
+    Raises:
+      ValueError: If `identity` is none of `release_id`.
+    """
+    (noise_digest,), _ = _release_id.split_ids([identity])
+    return self._state.first_use(noise_digest)
 
   def attempts(self, round_number: int) -> int:
     """How often a round has been recorded, repeats included."""

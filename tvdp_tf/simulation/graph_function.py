@@ -11,35 +11,18 @@ so that no `tf.data` machinery runs.
 
 import collections
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context  # No public way to add functions.
 
-
-def _leaves(binding: Any) -> Iterator[tuple[str, str]]:
-  """Yields ('tensor' or 'sequence', tensor name) of a binding, in order."""
-  kind = binding.WhichOneof('binding')
-  if kind == 'struct':
-    for element in binding.struct.element:
-      yield from _leaves(element)
-  elif kind == 'tensor':
-    yield 'tensor', binding.tensor.tensor_name
-  elif kind == 'sequence':
-    yield 'sequence', binding.sequence.variant_tensor_name
-  elif kind is not None:
-    raise NotImplementedError(f'a parameter bound by {kind} is not supported')
+from tvdp_tf.federated import graph_import
 
 
 def _node_of(tensor_name: str) -> str:
   return tensor_name.removeprefix('^').partition(':')[0]
-
-
-def _canonical(tensor_name: str) -> str:
-  """'x' and 'x:0' are the same tensor."""
-  return tensor_name if ':' in tensor_name else f'{tensor_name}:0'
 
 
 class _Graph:
@@ -55,19 +38,19 @@ class _Graph:
     Raises:
       NotImplementedError: If the sequence is used otherwise.
     """
-    aliases = {_canonical(variant)}
+    aliases = {graph_import.canonical(variant)}
     extracting = []
     grown = True
     while grown:
       grown = False
       for node in self.graph_def.node:
-        if not aliases & {_canonical(name) for name in node.input}:
+        if not aliases & {graph_import.canonical(name) for name in node.input}:
           continue
         if node.op == 'Identity' and f'{node.name}:0' not in aliases:
           aliases.add(f'{node.name}:0')
           grown = True
     for node in self.graph_def.node:
-      if aliases & {_canonical(name) for name in node.input}:
+      if aliases & {graph_import.canonical(name) for name in node.input}:
         if node.op not in ('Identity', 'DatasetToSingleElement'):
           raise NotImplementedError(
             f'a client data set must be read by get_single_element, got an op '
@@ -92,7 +75,7 @@ class _Graph:
         tf.TensorShape(node.attr['shape'].shape),
         tf.as_dtype(node.attr['dtype'].type),
       )
-    index = int(_canonical(tensor_name).partition(':')[2])
+    index = int(graph_import.canonical(tensor_name).partition(':')[2])
     return tf.TensorSpec(
       tf.TensorShape(node.attr['output_shapes'].list.shape[index]),
       tf.as_dtype(node.attr['output_types'].list.type[index]),
@@ -188,20 +171,24 @@ class GraphFunction:
     proto.graph_def.Unpack(graph_def)
     graph = _Graph(graph_def)
     feeds: list[str] = []
-    for kind, name in _leaves(proto.parameter):
+    for kind, name in graph_import.leaves(proto.parameter):
       feeds.extend([name] if kind == 'tensor' else graph.element_tensors(name))
-    fetches = [name for _, name in _leaves(proto.result)]
+    fetches = [name for _, name in graph_import.leaves(proto.result)]
     self.specs = [graph.spec(name) for name in feeds]
     self.result_type = computation.type_signature.result
     definition = graph.pruned(feeds, fetches)
     _with_own_functions(definition)
-    used = _inputs(definition)
+    used = graph_import.inputs(definition)
 
     @tf.function(autograph=False)
     def call(*tensors):
-      by_name = dict(zip(map(_canonical, feeds), tensors, strict=True))
+      by_name = dict(
+        zip(map(graph_import.canonical, feeds), tensors, strict=True)
+      )
       # A result may be a parameter as it is.
-      inner = [f for f in map(_canonical, fetches) if f not in by_name]
+      inner = [
+        f for f in map(graph_import.canonical, fetches) if f not in by_name
+      ]
       imported = tf.import_graph_def(
         definition,
         input_map={n: t for n, t in by_name.items() if n in used},
@@ -209,7 +196,9 @@ class GraphFunction:
         name='',
       )
       by_name.update(zip(inner, imported, strict=True))
-      return [tf.identity(by_name[_canonical(name)]) for name in fetches]
+      return [
+        tf.identity(by_name[graph_import.canonical(name)]) for name in fetches
+      ]
 
     # An import registers the library with the graph alone.
     for function in definition.library.function:
@@ -234,7 +223,3 @@ class GraphFunction:
     return tf.raw_ops.StatefulPartitionedCall(
       args=arguments, Tout=self._result_dtypes, f=self._function.name.decode()
     )
-
-
-def _inputs(definition: tf.compat.v1.GraphDef) -> set[str]:
-  return {_canonical(name) for node in definition.node for name in node.input}

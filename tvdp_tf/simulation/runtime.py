@@ -33,19 +33,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tvdp_tf.federated import graph_import
 from tvdp_tf.simulation import devices, graph_function
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
 # Most results that one thread holds.
 _MAX_CHUNK = 16
-
-
-def _compiler_config() -> tf.compat.v1.ConfigProto:
-  # Grappler would lower loops to a form that functions cannot hold.
-  config = tf.compat.v1.ConfigProto()
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  return config
 
 
 def _flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
@@ -161,11 +155,12 @@ class _CompiledRound:
     result_type: tff.Type,
   ):
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-      computation, _compiler_config()
+      computation, graph_import.compiler_config()
     )
     if form.securely_aggregates_tensors:
       raise NotImplementedError(
-        'secure sums are not compiled: run this computation in local_runtime'
+        'secure sums are the platform of a deployment: simulate them with '
+        'federated.secure_sums.simulated'
       )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
@@ -285,7 +280,7 @@ class CompiledContext(tff.framework.SyncContext):
       return self._plain(comp, comp)
     if signature.parameter is None:
       initialize = tff.backends.mapreduce.get_state_initialization_computation(
-        comp, _compiler_config()
+        comp, graph_import.compiler_config()
       )
       return self._plain(initialize, comp)
     round_ = _CompiledRound(_of_two(comp), signature.result)

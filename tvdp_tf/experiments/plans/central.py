@@ -1,6 +1,6 @@
 """`--mechanism=central`: user-level DP-FedAvg with a trusted server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import dp_accounting
@@ -10,7 +10,12 @@ from dp_accounting import rdp
 
 from tvdp_tf import privacy
 from tvdp_tf.experiments.plans import base
-from tvdp_tf.privacy import ledger, mechanisms, participation_budget
+from tvdp_tf.privacy import (
+  ledger,
+  mechanisms,
+  participation_budget,
+  poisson_composition,
+)
 
 _POISSON = 'poisson'
 _EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
@@ -29,7 +34,12 @@ class CentralPlan(base.Plan):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._amplified = settings.participation == _POISSON
+    # The accounting of secret samples needs the schedule in advance.
+    self.replans = not self._amplified
     self._events: list[dp_accounting.DpEvent] = []
+    self._composition = poisson_composition.PoissonComposition(
+      settings.sampling_rate, settings.delta
+    )
     self.mechanism = mechanisms.CentralMechanism(
       self._schedule(),
       settings.l2_norm_clip,
@@ -63,7 +73,7 @@ class CentralPlan(base.Plan):
       self.planned(rounds), settings.theta, 1, self._budget, spent, completed
     )
     return privacy.GeometricSchedule(
-      settings.theta, rounds, float(initial[np.isfinite(initial)].max())
+      settings.theta, rounds, base.largest_finite(initial)
     )
 
   @property
@@ -105,16 +115,52 @@ class CentralPlan(base.Plan):
       entry['noise_multipliers'] = entry['noise_multipliers'][:1]
     return entry
 
+  def take(self, releases: base.Round) -> None:
+    """As in the base class; a secret round counts for every user alike."""
+    if not self._amplified:
+      super().take(releases)
+      return
+    self.history.append(releases)
+    self._composition.add(float(releases.noise_multipliers[0]))
+
+  def mean_noise_stddev(self, releases: base.Round) -> float:
+    """As in the base class; the noise is on the mean itself."""
+    return releases.noise_stddev
+
   def observe(self, state: Any) -> None:
     """Keeps the round's DpEvent, as the query has left it in the state."""
     fields = tf.nest.map_structure(
       lambda leaf: leaf.numpy() if hasattr(leaf, 'numpy') else leaf,
       state.aggregator.dp_event,
     )
+    self._add_unobserved(len(self.history) - 1)
     self._events.append(dp_accounting.DpEvent.from_named_tuple(fields))
+
+  def _add_unobserved(self, count: int) -> None:
+    """Adds events of releases whose rounds were not completed."""
+    for past in self.history[len(self._events) : count]:
+      self._events.append(
+        dp_accounting.GaussianDpEvent(float(past.noise_multipliers[0]))
+      )
+
+  def snapshot(self) -> Mapping[str, np.ndarray]:
+    """As in the base class: the noise multipliers of the query's events."""
+    multipliers = [event.noise_multiplier for event in self._events]
+    return {'events': np.array(multipliers, np.float64)}
+
+  def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
+    """As in the base class."""
+    del rounds
+    events = snapshot.get('events', np.zeros(1))
+    if events.ndim != 1 or not (events > 0).all():
+      raise ValueError('snapshot must hold the noise of every event')
+    self._events = [
+      dp_accounting.GaussianDpEvent(float(multiplier)) for multiplier in events
+    ]
 
   def _composed(self) -> float:
     """Epsilon of the query's own events, composed by dp_accounting."""
+    self._add_unobserved(len(self.history))
     accountant = rdp.RdpAccountant()
     rate = self.settings.sampling_rate
     for event in self._events:
@@ -125,41 +171,35 @@ class CentralPlan(base.Plan):
       )
     return float(accountant.get_epsilon(self.settings.delta))
 
-  def worst_epsilon(self, history: Sequence[base.Round]) -> float:
+  def worst_epsilon(self) -> float:
     """As in the base class; with Poisson participation, of every user."""
     if not self._amplified:
-      return super().worst_epsilon(history)
-    return self._poisson(history)['rdp']
-
-  def _poisson(
-    self, history: Sequence[base.Round], accountants: Sequence[str] = ('rdp',)
-  ) -> Mapping[str, float]:
-    multipliers = [past.noise_multipliers[0] for past in history]
-    return {
-      accountant: privacy.delivered_epsilon(
-        multipliers,
-        self.settings.delta,
-        accountant,
-        sampling=_POISSON,
-        sampling_rate=self.settings.sampling_rate,
-      )
-      for accountant in accountants
-    }
+      return super().worst_epsilon()
+    return self._composition.epsilon()
 
   def refine(
-    self, history: Sequence[base.Round], new_rounds: int
+    self, completed: int, new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Spreads what the user with least left has over its rounds to come."""
-    return self._for_worst_user(new_rounds, self._spent(history), len(history))
+    return self._for_worst_user(
+      new_rounds, self._spent_of(self._budget), completed
+    )
 
-  def statement(
-    self, history: Sequence[base.Round]
-  ) -> privacy.PrivacyStatement:
+  def statement(self) -> privacy.PrivacyStatement:
     """As in the base class."""
     settings = self.settings
     if self._amplified:
       view = _POISSON
-      views = {view: self._poisson(history, ('pld', 'rdp'))}
+      pld = privacy.delivered_epsilon(
+        [past.noise_multipliers[0] for past in self.history],
+        settings.delta,
+        'pld',
+        sampling=_POISSON,
+        sampling_rate=settings.sampling_rate,
+      )
+      views: dict[str, Mapping[str, float]] = {
+        view: {'pld': pld, 'rdp': self._composition.epsilon()}
+      }
       who = (
         'who was drawn in which round stays a secret of the server, and so '
         "does this run's folder, whose times tell how many were drawn: users "
@@ -167,12 +207,12 @@ class CentralPlan(base.Plan):
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
-      multipliers = self._multipliers(history)
-      order = base.by_spending(multipliers)
+      order = self._by_spending()
+      median = self._multipliers(order[len(order) // 2])
       views = {
-        view: base.delivered(multipliers[order[-1]], settings.delta),
+        view: base.delivered(self._multipliers(order[-1]), settings.delta),
         'outsider who knows the cohorts, median user': base.delivered(
-          multipliers[order[len(order) // 2]], settings.delta
+          median, settings.delta
         ),
       }
       who = (
@@ -180,7 +220,7 @@ class CentralPlan(base.Plan):
         'user who is removed counts as an update of zero in the same cohorts'
       )
     best = min(views[view].values())
-    if self._events:
+    if self.history:
       views[_EVENTS] = {'rdp': self._composed()}
     holds, reason = self._verdict(
       best,

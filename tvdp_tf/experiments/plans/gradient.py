@@ -1,6 +1,7 @@
 """`--mechanism=gradient`: noise in every local step, and a guarantee."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +14,7 @@ class GradientPlan(base.Plan):
   """Every client spends exactly its own budget over its own rounds."""
 
   mechanism: mechanisms.GradientMechanism
+  replans = True
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
@@ -21,21 +23,26 @@ class GradientPlan(base.Plan):
       settings.epsilon, settings.delta, settings.calibration
     )
     self._budget = z_eff**-2.0
-    self._initial = participation_budget.initial_noise_multipliers(
+    initial = participation_budget.initial_noise_multipliers(
       self.planned(),
       settings.theta,
       settings.local_steps,
       self._budget,
     )
-    self.mechanism = mechanisms.GradientMechanism(
-      self._schedule(settings.rounds), settings.example_l2_norm_clip
-    )
+    self._adopt(initial, settings.rounds)
 
-  def _schedule(self, rounds: int) -> privacy.GeometricSchedule:
-    """That of the client with the most noise; the others' are parallel."""
-    finite = self._initial[np.isfinite(self._initial)]
-    return privacy.GeometricSchedule(
-      self.settings.theta, rounds, float(finite.max())
+  def _adopt(self, initial: np.ndarray, rounds: int) -> None:
+    """Takes z_{k,1} of every client for `rounds` rounds.
+
+    The schedule is that of the client with the most noise; the others' are
+    parallel.
+    """
+    self._initial = initial
+    self.mechanism = mechanisms.GradientMechanism(
+      privacy.GeometricSchedule(
+        self.settings.theta, rounds, base.largest_finite(initial)
+      ),
+      self.settings.example_l2_norm_clip,
     )
 
   @property
@@ -78,35 +85,59 @@ class GradientPlan(base.Plan):
       scales,
     )
 
+  def mean_noise_stddev(self, releases: base.Round) -> float:
+    """As in the base class, to first order in the learning rate.
+
+    A client's steps add eta times the noise of its gradients, tau times.
+    """
+    clients = releases.clients
+    sensitivities = np.array(
+      [
+        self.mechanism.sensitivity(int(n)).value
+        for n in self.fed.examples_per_user[clients]
+      ]
+    )
+    stddevs = releases.noise_multipliers * sensitivities
+    steps = self.settings.learning_rate * math.sqrt(self.settings.local_steps)
+    return steps * float(np.linalg.norm(self._weights(clients) * stddevs))
+
+  def snapshot(self) -> Mapping[str, np.ndarray]:
+    """As in the base class: what each client's noise starts from."""
+    return {'initial': self._initial}
+
+  def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
+    """As in the base class."""
+    initial = snapshot.get('initial', np.zeros(0))
+    if initial.shape != self._initial.shape or not (initial > 0).all():
+      raise ValueError('snapshot must hold the noise of every client')
+    self._adopt(initial.astype(np.float64), rounds)
+
   def refine(
-    self, history: Sequence[base.Round], new_rounds: int
+    self, completed: int, new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
-    self._initial = participation_budget.initial_noise_multipliers(
+    initial = participation_budget.initial_noise_multipliers(
       self.planned(new_rounds),
       self.settings.theta,
       self.settings.local_steps,
       self._budget,
-      self._spent(history),
-      completed=len(history),
+      self._spent_of(self._budget),
+      completed,
     )
-    schedule = self._schedule(new_rounds)
-    self.mechanism = mechanisms.GradientMechanism(
-      schedule, self.settings.example_l2_norm_clip
-    )
-    return schedule
+    self._adopt(initial, new_rounds)
+    return self.mechanism.schedule
 
-  def statement(
-    self, history: Sequence[base.Round]
-  ) -> privacy.PrivacyStatement:
+  def statement(self) -> privacy.PrivacyStatement:
     """As in the base class."""
     settings = self.settings
-    multipliers = self._multipliers(history)
-    order = base.by_spending(multipliers)
-    worst, median = order[-1], order[len(order) // 2]
+    order = self._by_spending()
+    worst, median = (
+      self._multipliers(order[-1]),
+      self._multipliers(order[len(order) // 2]),
+    )
     views = {
-      base.SERVER_WORST: base.delivered(multipliers[worst], settings.delta),
-      base.SERVER_MEDIAN: base.delivered(multipliers[median], settings.delta),
+      base.SERVER_WORST: base.delivered(worst, settings.delta),
+      base.SERVER_MEDIAN: base.delivered(median, settings.delta),
     }
     # Post-processing of what the server sees.
     views[base.OUTSIDER_WORST] = views[base.SERVER_WORST]

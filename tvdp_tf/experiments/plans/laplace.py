@@ -7,7 +7,6 @@ takes part most often, each with the same share of epsilon.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,19 +83,28 @@ class LaplacePlan(base.Plan):
       'laplace_epsilon': self._epsilon_per_release,
     }
 
-  def worst_epsilon(self, history: Sequence[base.Round]) -> float:
-    """As in the base class: basic composition, conditional."""
-    return max(self._epsilons(history), default=0.0)
+  def _recorded_multipliers(
+    self, record: ledger.LedgerRecord, count: int
+  ) -> np.ndarray:
+    del record
+    return np.full(count, 1 / self._epsilon_per_release)
 
-  def _epsilons(self, history: Sequence[base.Round]) -> list[float]:
-    counts = [len(releases) for releases in self._multipliers(history)]
+  def mean_noise_stddev(self, releases: base.Round) -> float:
+    """As in the base class."""
+    weights = self._weights(releases.clients)
+    return releases.noise_stddev * float(np.linalg.norm(weights))
+
+  def worst_epsilon(self) -> float:
+    """As in the base class: basic composition, conditional."""
+    return max(self._epsilons())
+
+  def _epsilons(self) -> list[float]:
+    counts = [len(releases) for releases in self._noise_multipliers]
     return [count * self._epsilon_per_release for count in counts]
 
-  def statement(
-    self, history: Sequence[base.Round]
-  ) -> privacy.PrivacyStatement:
+  def statement(self) -> privacy.PrivacyStatement:
     """As in the base class; it never holds."""
-    epsilons = self._epsilons(history)
+    epsilons = self._epsilons()
     return privacy.PrivacyStatement(
       target_epsilon=self.settings.epsilon,
       delta=self.settings.delta,

@@ -1,7 +1,6 @@
 """`--mechanism=none`: no noise, no guarantee."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,19 +39,22 @@ class NoiselessPlan(base.Plan):
     zeros = np.zeros(len(clients))
     return base.Round(number, clients, zeros, 0.0, zeros)
 
-  def worst_epsilon(self, history: Sequence[base.Round]) -> float:
-    """As in the base class."""
-    return math.inf if history else 0.0
+  def mean_noise_stddev(self, releases: base.Round) -> float:
+    """As in the base class: none."""
+    del releases
+    return 0.0
 
-  def statement(
-    self, history: Sequence[base.Round]
-  ) -> privacy.PrivacyStatement:
+  def worst_epsilon(self) -> float:
+    """As in the base class."""
+    return math.inf if self.history else 0.0
+
+  def statement(self) -> privacy.PrivacyStatement:
     """As in the base class."""
     return privacy.PrivacyStatement(
       target_epsilon=math.inf,
       delta=self.settings.delta,
       claimed_epsilon=math.inf,
-      delivered={base.SERVER_WORST: {'exact': self.worst_epsilon(history)}},
+      delivered={base.SERVER_WORST: {'exact': self.worst_epsilon()}},
       unit='example',
       adjacency='replace-one',
       assumptions=(),

@@ -1,6 +1,6 @@
 """`--mechanism=paper`: Algorithm 1 as printed, and what it really delivers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -68,15 +68,30 @@ class PaperPlan(base.Plan):
       np.ones(len(clients)),
     )
 
+  def mean_noise_stddev(self, releases: base.Round) -> float:
+    """As in the base class."""
+    weights = self._weights(releases.clients)
+    return releases.noise_stddev * float(np.linalg.norm(weights))
+
+  def _stddevs(self) -> np.ndarray:
+    """Of the noise of every round of the history, as the ledger has it."""
+    sensitivities = self._sensitivities()
+    return np.array(
+      [
+        np.min(past.noise_multipliers * sensitivities[past.clients])
+        for past in self.history
+      ]
+    )
+
   def refine(
-    self, history: Sequence[base.Round], new_rounds: int
+    self, completed: int, new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Another number of rounds, by Theorem 2 or by the exact budget."""
     settings = self.settings
     if settings.refinement == 'theorem2':
       stddev = privacy.theorem2_stddev(
         settings.theta,
-        len(history),
+        completed,
         new_rounds,
         settings.epsilon,
         settings.delta,
@@ -84,29 +99,34 @@ class PaperPlan(base.Plan):
         float(self._sensitivities().max()),
       )
     else:
+      # A round that was released twice counts as one with less noise.
+      precisions = np.zeros(completed)
+      for past, stddev in zip(self.history, self._stddevs(), strict=True):
+        precisions[min(past.number, completed) - 1] += stddev**-2.0
+      if precisions.sum() * base.ROUNDED_UP >= self._budget:
+        raise base.BudgetSpentError(
+          f'the budget is spent: the run stops after {completed} rounds'
+        )
       stddev = privacy.refine_stddev(
-        settings.theta,
-        [past.noise_stddev for past in history],
-        new_rounds,
-        self._budget,
+        settings.theta, precisions**-0.5, new_rounds, self._budget
       )
     return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
 
-  def statement(
-    self, history: Sequence[base.Round]
-  ) -> privacy.PrivacyStatement:
+  def statement(self) -> privacy.PrivacyStatement:
     """As in the base class; it never holds."""
     settings = self.settings
-    multipliers = self._multipliers(history)
-    order = base.by_spending(multipliers)
+    order = self._by_spending()
     worst, median = order[-1], order[len(order) // 2]
-    stddevs = np.array([past.noise_stddev for past in history])
-    always = stddevs / self._sensitivities().max()
+    always = self._stddevs() / self._sensitivities().max()
     views = {
-      base.SERVER_WORST: base.delivered(multipliers[worst], settings.delta),
-      base.SERVER_MEDIAN: base.delivered(multipliers[median], settings.delta),
+      base.SERVER_WORST: base.delivered(
+        self._multipliers(worst), settings.delta
+      ),
+      base.SERVER_MEDIAN: base.delivered(
+        self._multipliers(median), settings.delta
+      ),
       _ALWAYS: base.delivered(always, settings.delta),
-      base.OUTSIDER_WORST: self._outsider(history),
+      base.OUTSIDER_WORST: self._outsider(),
     }
     if settings.participation == 'uniform' and settings.sampling_rate < 1:
       views[_BEFORE] = {
@@ -167,21 +187,20 @@ class PaperPlan(base.Plan):
     )
     return [f'WARNING: {text}' if share > 1 + 1e-9 else text]
 
-  def _outsider(self, history: Sequence[base.Round]) -> Mapping[str, float]:
+  def _outsider(self) -> Mapping[str, float]:
     """Of the client that has spent most, for who sees only the mean.
 
     The mean's noise has the standard deviation sigma_m sqrt(sum p_j^2), and
     one example of client k moves it by p_k Ds_k.
     """
-    sizes = self.fed.examples_per_user.astype(np.float64)
-    lists: list[list[float]] = [[] for _ in sizes]
-    for past in history:
-      shares = sizes[past.clients] / sizes[past.clients].sum()
-      gains = np.sqrt((shares**2).sum()) / shares
+    lists: list[list[float]] = [[] for _ in self.fed.examples]
+    for past in self.history:
+      weights = self._weights(past.clients)
+      gains = np.linalg.norm(weights) / weights
       for client, multiplier in zip(
         past.clients.tolist(), past.noise_multipliers * gains, strict=True
       ):
         lists[client].append(float(multiplier))
     multipliers = [np.array(values) for values in lists]
-    worst = base.by_spending(multipliers)[-1]
-    return base.delivered(multipliers[worst], self.settings.delta)
+    worst = max(multipliers, key=lambda z: float(np.sum(z**-2.0)))
+    return base.delivered(worst, self.settings.delta)

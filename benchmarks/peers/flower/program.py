@@ -1,0 +1,191 @@
+"""Flower's simulation on Ray, one actor a core, clients in PyTorch.
+
+Flower's FedAvg strategy and its LocalDpMod; the mod's clip is never reached,
+for models of norm C are at most 2 C apart. The data lie in a file that all
+actors map, so that nothing of them is sent. One form: `simulation`.
+"""
+
+import math
+import os
+import tempfile
+
+os.environ.update(
+  FLWR_TELEMETRY_ENABLED='0',
+  RAY_USAGE_STATS_ENABLED='0',
+  RAY_DEDUP_LOGS='0',
+)
+
+import logging
+import pathlib
+
+import flwr
+import numpy as np
+import ray
+import torch
+from flwr.app import (
+  ArrayRecord,
+  ConfigRecord,
+  Message,
+  MetricRecord,
+  RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from benchmarks.peers.pytorch import program as pytorch_program
+from tvdp_tf.experiments.benchmark import program as program_lib
+from tvdp_tf.experiments.benchmark import work as work_lib
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def privacy_mod(work):
+  """Flower's mod; the message says how much noise."""
+
+  def mod(message, context, call_next):
+    # In the actor; two lines a client otherwise.
+    logging.getLogger('flwr').setLevel(logging.ERROR)
+    noise_stddev = message.content['config']['noise-stddev']
+    if not noise_stddev:
+      return call_next(message, context)
+    # Its standard deviation is sensitivity sqrt(2 ln(1.25 / delta)) / epsilon.
+    local_dp = LocalDpMod(
+      clipping_norm=2.1 * work.l2_norm_clip,
+      sensitivity=noise_stddev,
+      epsilon=1.0,
+      delta=1.25 * math.exp(-0.5),
+    )
+    return local_dp(message, context, call_next)
+
+  return mod
+
+
+def make_client_app(work: work_lib.Work, folder: pathlib.Path) -> ClientApp:
+  """A client trains on the user that the message names."""
+  app = ClientApp(mods=[privacy_mod(work)])
+
+  @app.train()
+  def train(message: Message, context):
+    del context
+    pytorch_program.keep_memory()
+    torch.set_num_threads(1)
+    user = message.content['config']['user']
+    # Mapped, not read.
+    features = np.load(folder / 'features.npy', mmap_mode='c')[user]
+    labels = np.load(folder / 'labels.npy', mmap_mode='c')[user]
+    weights = pytorch_program.local_training(work)(
+      [
+        pytorch_program.from_keras(array)
+        for array in message.content['arrays'].to_numpy_ndarrays()
+      ],
+      pytorch_program.images_last(features),
+      torch.from_numpy(labels).long(),
+    )
+    content = RecordDict(
+      {
+        'arrays': ArrayRecord(list(map(pytorch_program.to_keras, weights))),
+        'metrics': MetricRecord({'num-examples': len(labels)}),
+      }
+    )
+    return Message(content=content, reply_to=message)
+
+  return app
+
+
+class CohortStrategy(FedAvg):
+  """FedAvg that trains a given cohort."""
+
+  def __init__(self, noise_stddev):
+    super().__init__(fraction_evaluate=0.0)
+    self.cohort = []
+    self._noise_stddev = float(noise_stddev)
+
+  def configure_train(self, server_round, arrays, config, grid):
+    """As in the base class."""
+    del server_round, config
+    # Nodes hold nothing: any of them can be any user.
+    nodes = list(grid.get_node_ids())[: len(self.cohort)]
+    return [
+      Message(
+        content=RecordDict(
+          {
+            'arrays': arrays,
+            'config': ConfigRecord(
+              {'user': user, 'noise-stddev': self._noise_stddev}
+            ),
+          }
+        ),
+        message_type='train',
+        dst_node_id=node,
+      )
+      for node, user in zip(nodes, self.cohort, strict=True)
+    ]
+
+  def aggregate_train(self, server_round, replies):
+    """As in the base class, which would pass over clients that failed."""
+    replies = list(replies)
+    for reply in replies:
+      if reply.has_error():
+        raise RuntimeError(f'a client failed: {reply.error.reason}')
+    return super().aggregate_train(server_round, replies)
+
+
+class Flower(program_lib.Program):
+  """A round is one of the strategy's."""
+
+  def __init__(self, server: program_lib.Server, grid):
+    self._work = server.work
+    self._grid = grid
+
+  def reset(self, noise_stddev):
+    """As in the base class."""
+    self._strategy = CohortStrategy(noise_stddev)
+    self._arrays = ArrayRecord(self._work.initial_weights())
+
+  def round(self, round_number):
+    """As in the base class."""
+    self._strategy.cohort = self._work.cohort(round_number).tolist()
+    result = self._strategy.start(self._grid, self._arrays, num_rounds=1)
+    self._arrays = result.arrays
+
+  def weights(self):
+    """As in the base class."""
+    return self._arrays.to_numpy_ndarrays()
+
+
+def main() -> None:
+  """Starts the simulation; its server does what it is told."""
+  server = program_lib.start('simulation')
+  logging.getLogger('flwr').setLevel(logging.ERROR)
+  server_app = ServerApp()
+
+  @server_app.main()
+  def serve(grid, context):
+    del context
+    server.serve(
+      Flower(server, grid),
+      flwr=flwr.__version__,
+      ray=ray.__version__,
+      torch=torch.__version__,
+    )
+
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    np.save(folder / 'features.npy', server.features)
+    np.save(folder / 'labels.npy', server.labels)
+    run_simulation(
+      server_app,
+      make_client_app(server.work, folder),
+      num_supernodes=server.work.users,
+      backend_config={
+        'init_args': {'num_cpus': CORES, 'include_dashboard': False},
+        'client_resources': {'num_cpus': 1, 'num_gpus': 0},
+      },
+    )
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,92 @@
+"""Measures speed and memory, against other libraries on the same work.
+
+`benchmarks/README.md` says what is measured and how; `make peers` makes the
+environments of the other libraries. Those without one are named as absent.
+"""
+
+import pathlib
+
+from absl import flags
+
+from tvdp_tf import _validate, errors
+from tvdp_tf.cli import program
+from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments.benchmark import contenders, work
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_MEASURES = ('peers', 'startup', 'scaling')
+
+_MEASURE = flags.DEFINE_list(
+  'measure',
+  list(_MEASURES),
+  f'What to measure, of {", ".join(_MEASURES)}: rounds in turns with the '
+  'peers; cold starts of all; growth of our own rounds.',
+)
+_WORKS = flags.DEFINE_list(
+  'works', list(work.WORKS), f'On which works, of {", ".join(work.WORKS)}.'
+)
+_CONTENDERS = flags.DEFINE_list(
+  'contenders',
+  list(contenders.CONTENDERS),
+  f'Whom to measure; {contenders.OURS.name} takes part in any case.',
+)
+_TURNS = flags.DEFINE_integer('turns', 8, 'Turns of each program.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds in a turn.')
+_STARTS = flags.DEFINE_integer('starts', 3, 'Cold starts of each program.')
+_SCALE = flags.DEFINE_enum(
+  'scale',
+  'full',
+  ['smoke', 'full'],
+  'smoke: the same on so little work that it takes a minute.',
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', 'runs/benchmark', 'Folder for the results.'
+)
+_PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
+
+
+def main() -> None:
+  """Measures what the flags say."""
+  try:
+    for name, values, allowed in (
+      ('measure', _MEASURE.value, _MEASURES),
+      ('works', _WORKS.value, tuple(work.WORKS)),
+      ('contenders', _CONTENDERS.value, tuple(contenders.CONTENDERS)),
+    ):
+      if not values:
+        raise ValueError(f'{name} must be some of {", ".join(allowed)}')
+      for value in values:
+        _validate.one_of(name, value, allowed)
+    for name, flag in (
+      ('turns', _TURNS),
+      ('rounds', _ROUNDS),
+      ('starts', _STARTS),
+    ):
+      _validate.integer(name, flag.value)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+  output_dir = pathlib.Path(_OUTPUT_DIR.value)
+  run_folder.check_absent(output_dir)
+  from tvdp_tf.experiments.benchmark import report  # noqa: PLC0415
+
+  works = work.WORKS if _SCALE.value == 'full' else work.SMOKE_WORKS
+  results = report.run(
+    report.Settings(
+      measures=tuple(_MEASURE.value),
+      works={name: works[name] for name in _WORKS.value},
+      contenders=tuple(_CONTENDERS.value),
+      turns=_TURNS.value,
+      rounds=_ROUNDS.value,
+      starts=_STARTS.value,
+      smoke=_SCALE.value == 'smoke',
+    ),
+    _ROOT,
+    output_dir,
+    _PROGRESS.value,
+  )
+  print(results.markdown())
+  print(f'written to {output_dir}')
+
+
+if __name__ == '__main__':
+  program.run(main)

@@ -1,0 +1,38 @@
+"""TFF's federated averaging; a trusted server adds the noise to the sum.
+
+TFF's own factory runs the query; each round's event goes to dp_accounting.
+
+  python examples/central_noise.py
+"""
+
+import dp_accounting
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from tvdp_tf import federated, privacy
+from tvdp_tf.learning import models
+
+ROUNDS, CLIP = 3, 1.0
+emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
+  lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
+)
+clients = [emnist.create_tf_dataset_for_client(c) for c in emnist.client_ids]
+mlp = models.MODELS['mlp']
+multipliers = privacy.calibrate(
+  epsilon=8.0, delta=1e-5, theta=0.9, rounds=ROUNDS
+)
+query = federated.GeometricGaussianSumQuery(CLIP, multipliers)
+mean = tfp.NormalizedQuery(query, denominator=len(clients))
+process = tff.learning.algorithms.build_unweighted_fed_avg(
+  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
+  model_aggregator=tff.aggregators.DifferentiallyPrivateFactory(mean),
+)
+accountant = dp_accounting.pld.PLDAccountant()
+with federated.local_runtime():
+  state = process.initialize()
+  for _ in range(ROUNDS):
+    state = process.next(state, clients).state
+    event = dp_accounting.DpEvent.from_named_tuple(state.aggregator.dp_event)
+    accountant.compose(event)
+    print(event, 'epsilon so far:', accountant.get_epsilon(1e-5))

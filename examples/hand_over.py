@@ -1,0 +1,31 @@
+"""The form in which production platforms take a computation of TFF.
+
+A platform that has its own servers and devices runs these graphs: `prepare`
+and `update` at the server, `work` at each client, `accumulate` in between.
+
+  python examples/hand_over.py
+"""
+
+import tensorflow_federated as tff
+
+from tvdp_tf import federated, privacy
+from tvdp_tf.learning import models
+from tvdp_tf.privacy import mechanisms
+
+mlp = models.MODELS['mlp']
+process = federated.build_learning_process(
+  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  mechanisms.GradientMechanism(
+    privacy.calibrate(epsilon=3.0, delta=1e-5, theta=0.95, rounds=20),
+    example_l2_norm_clip=1.0,
+  ),
+  local_steps=5,
+  learning_rate=0.5,
+)
+form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
+for name in ('prepare', 'work', 'zero', 'accumulate', 'merge', 'update'):
+  computation = getattr(form, name)
+  size = len(
+    tff.framework.serialize_computation(computation).SerializeToString()
+  )
+  print(f'{name:10} {size:8} bytes, to {computation.type_signature.result}')

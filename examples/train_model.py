@@ -1,0 +1,39 @@
+"""TFF's own training program, with its managers, on a runtime of this package.
+
+Run it by
+  python examples/train_model.py
+"""
+
+import asyncio
+import tempfile
+
+import tensorflow_federated as tff
+
+from tvdp_tf import federated, privacy
+from tvdp_tf.learning import models
+
+emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
+  lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
+)
+mlp = models.MODELS['mlp']
+noise = privacy.GeometricSchedule(0.9, rounds=3, initial_stddev=0.1)
+process = tff.learning.algorithms.build_weighted_fed_avg(
+  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
+  model_aggregator=federated.TimeVaryingGaussianFactory(noise, l2_norm_clip=1),
+)
+folder = tempfile.mkdtemp()
+program = tff.learning.programs.train_model(
+  train_process=tff.simulation.compose_dataset_computation_with_learning_process(
+    emnist.dataset_computation, process
+  ),
+  train_data_source=tff.program.ClientIdDataSource(emnist.client_ids),
+  train_per_round_clients=2,
+  train_total_rounds=3,
+  program_state_manager=tff.program.FileProgramStateManager(f'{folder}/state'),
+  model_output_manager=tff.program.SavedModelFileReleaseManager(folder, 'm_'),
+  evaluation_manager=None,
+  evaluation_periodicity=1,
+)
+with federated.local_runtime() as runtime, federated.program_context(runtime):
+  asyncio.run(program)

@@ -1,0 +1,49 @@
+"""SIGKILL of the real program, on both runtimes; `make faults` kills more."""
+
+import pathlib
+import random
+
+from absl.testing import absltest, parameterized
+
+from tests.experiments import resume_cases
+from tools import kills, run_outcome
+from tvdp_tf.experiments import training
+from tvdp_tf.privacy import ledger_audit
+
+_ROUNDS = 6
+
+
+class KillTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ('compiled', {'mechanism': 'gradient'}, ['rounds', 'rounds']),
+    ('tff', {'mechanism': 'paper'}, ['rounds']),
+  )
+  def test_killed_run_is_the_uninterrupted_one(self, runtime, changes, phases):
+    settings = {**resume_cases.SMALL, **changes}
+    settings.update(rounds=_ROUNDS, runtime=runtime, seed=7)
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    training.train(resume_cases.small(**settings), folder / 'uninterrupted')
+    seed = random.randrange(2**32)
+    killer = kills.Killer(
+      random.Random(seed),
+      [f'--{name}={value}' for name, value in settings.items()],
+      _ROUNDS,
+    )
+    done = killer.run(folder / 'killed', phases)
+    with self.subTest(seed=seed, kills=done):
+      self.assertEmpty(
+        run_outcome.read(folder / 'killed').differences(
+          run_outcome.read(folder / 'uninterrupted')
+        )
+      )
+      audit = ledger_audit.audit(folder / 'killed' / 'ledger.jsonl')
+      self.assertTrue(audit.head_verified)
+      self.assertEqual(audit.rounds, _ROUNDS)
+      # No program said anything but what it had to.
+      for kill in done:
+        self.assertNotIn('Traceback', kill.stderr)
+      self.assertEmpty(done[-1].stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,48 @@
+"""What a measurement was made on, for the record."""
+
+import os
+import pathlib
+import platform
+import subprocess
+from typing import Any
+
+
+def _git(root: pathlib.Path, *arguments: str) -> str | None:
+  try:
+    done = subprocess.run(
+      ['git', '-C', root, *arguments],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None
+  return done.stdout.strip()
+
+
+def commit(root: pathlib.Path) -> str | None:
+  """The checkout's commit, `+` if files differ from it; None without git."""
+  name = _git(root, 'rev-parse', 'HEAD')
+  return f'{name}+' if name and _git(root, 'status', '--porcelain') else name
+
+
+def _field(path: str, name: str) -> str | None:
+  """The value in the first line `name: value` of a file in /proc."""
+  for line in pathlib.Path(path).read_text(encoding='utf-8').splitlines():
+    key, _, value = line.partition(':')
+    if key.strip() == name:
+      return value.strip()
+  return None
+
+
+def describe() -> dict[str, Any]:
+  """Processor, memory and system, and how busy the machine is now."""
+  memory = _field('/proc/meminfo', 'MemTotal')
+  return {
+    'processor': _field('/proc/cpuinfo', 'model name') or platform.machine(),
+    'cores': len(os.sched_getaffinity(0)),
+    'memory_gib': round(int(memory.split()[0]) / 2**20, 1) if memory else None,
+    'system': platform.platform(),
+    'python': platform.python_version(),
+    'load_average': os.getloadavg()[0],
+  }

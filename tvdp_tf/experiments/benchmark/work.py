@@ -1,0 +1,195 @@
+"""The work that every program of the benchmark does: data, model, cohorts.
+
+NumPy alone, because programs of other libraries import it in environments of
+their own. Numbers are made from random bits by exactly rounded operations, so
+that they are the same everywhere; `digest` shows it.
+
+A round: K of U users are drawn; each starts from the global model, takes tau
+full-batch gradient steps, and projects all of its parameters to norm C after
+each of them; N(0, sigma^2) is added to every parameter; the server averages.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvdp_tf import _validate
+
+MODELS = ('mlp', 'cnn')
+NUM_CLASSES = 10
+# Of the square matrices whose product shows the machine's peak.
+MATRIX_SIZE = 2048
+MATRIX_FLOPS = 2 * MATRIX_SIZE**3
+_INPUT_SHAPES = {'mlp': (784,), 'cnn': (32, 32, 3)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+  """A dense or convolutional layer; convolutions are followed by 2x2 pooling.
+
+  Attributes:
+    kernel: Shape of the kernel, [in, out] or [height, width, in, out].
+    positions: How often the kernel is applied to an example.
+  """
+
+  kernel: tuple[int, ...]
+  positions: int = 1
+
+  @property
+  def flops(self) -> int:
+    """Of one product of the kernel with one example's input."""
+    return 2 * math.prod(self.kernel) * self.positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+  """One work, as above.
+
+  Attributes:
+    model: 'mlp' (dense, 784 - hidden - 10, linear) or 'cnn' (LeNet-5's: conv
+      5x5x6, pool, conv 5x5x16, pool, dense 120, 84, 10, ReLU, 32 x 32 x 3).
+    users: U.
+    users_per_round: K.
+    examples_per_user: n.
+    local_steps: tau.
+    learning_rate: eta.
+    l2_norm_clip: C.
+    noise_stddev: sigma.
+    hidden_units: Width of the mlp.
+    seed: Of data, initial weights and cohorts.
+  """
+
+  model: str = 'mlp'
+  users: int = 100
+  users_per_round: int = 10
+  examples_per_user: int = 600
+  local_steps: int = 5
+  learning_rate: float = 0.1
+  l2_norm_clip: float = 5.0
+  noise_stddev: float = 0.01
+  hidden_units: int = 32
+  seed: int = 1
+
+  def __post_init__(self):
+    _validate.one_of('model', self.model, MODELS)
+    _validate.integer('users', self.users)
+    _validate.integer('users_per_round', self.users_per_round, 1, self.users)
+    _validate.integer('examples_per_user', self.examples_per_user)
+    _validate.integer('local_steps', self.local_steps)
+    _validate.positive('learning_rate', self.learning_rate)
+    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    _validate.positive('noise_stddev', self.noise_stddev)
+    _validate.integer('hidden_units', self.hidden_units)
+    _validate.integer('seed', self.seed, 0, 2**63 - 1)
+
+  @property
+  def input_shape(self) -> tuple[int, ...]:
+    """Shape of one example."""
+    return _INPUT_SHAPES[self.model]
+
+  @property
+  def layers(self) -> tuple[Layer, ...]:
+    """From the input to the logits."""
+    if self.model == 'mlp':
+      return (
+        Layer((784, self.hidden_units)),
+        Layer((self.hidden_units, NUM_CLASSES)),
+      )
+    return (
+      Layer((5, 5, 3, 6), 28 * 28),
+      Layer((5, 5, 6, 16), 10 * 10),
+      Layer((400, 120)),
+      Layer((120, 84)),
+      Layer((84, NUM_CLASSES)),
+    )
+
+  @property
+  def flops_per_round(self) -> int:
+    """Of the products of a round: all that has to be computed, once.
+
+    A layer takes three products an example and step: forward, the gradient of
+    its kernel and that of its input; the first layer has no need of the last.
+    """
+    forward = [layer.flops for layer in self.layers]
+    an_example = 3 * sum(forward) - forward[0]
+    examples = self.users_per_round * self.examples_per_user
+    return examples * self.local_steps * an_example
+
+  @property
+  def data_bytes(self) -> int:
+    """Of all users' features."""
+    examples = self.users * self.examples_per_user
+    return 4 * examples * math.prod(self.input_shape)
+
+  def _uniform(self, *shape: int, stream: int) -> np.ndarray:
+    """float32 in [-1, 1)."""
+    rng = np.random.Generator(np.random.PCG64([self.seed, stream]))
+    values = rng.random(shape, np.float32)
+    values *= 2
+    values -= 1
+    return values
+
+  def features(self) -> np.ndarray:
+    """float32 [users, examples_per_user, ...]."""
+    return self._uniform(
+      self.users, self.examples_per_user, *self.input_shape, stream=1
+    )
+
+  def labels(self) -> np.ndarray:
+    """int32 [users, examples_per_user], in [0, NUM_CLASSES)."""
+    uniform = self._uniform(self.users, self.examples_per_user, stream=2)
+    return ((uniform + 1) * (NUM_CLASSES / 2)).astype(np.int32)
+
+  def initial_weights(self) -> list[np.ndarray]:
+    """Kernel and bias of every layer, float32; Glorot's limits, and zeros."""
+    weights = []
+    for index, layer in enumerate(self.layers):
+      receptive = math.prod(layer.kernel[:-2])
+      limit = math.sqrt(6 / (receptive * sum(layer.kernel[-2:])))
+      weights += [
+        self._uniform(*layer.kernel, stream=3 + index) * np.float32(limit),
+        np.zeros(layer.kernel[-1], np.float32),
+      ]
+    return weights
+
+  def cohort(self, round_number: int) -> np.ndarray:
+    """The sorted users of a round from 1, as `UniformParticipation` draws."""
+    rng = np.random.default_rng([self.seed, round_number])
+    drawn = rng.choice(self.users, self.users_per_round, replace=False)
+    return np.sort(drawn)
+
+  def digest(self, features: np.ndarray, labels: np.ndarray) -> str:
+    """Of what a program works on; the same in all of them."""
+    digest = hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode())
+    arrays = [features[0], features[-1], labels, *self.initial_weights()]
+    for array in [*arrays, self.cohort(1), self.cohort(2)]:
+      digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def norm(weights: Sequence[np.ndarray]) -> float:
+  """The L2 norm of all parameters."""
+  squares = [np.sum(np.square(w, dtype=np.float64)) for w in weights]
+  return math.sqrt(sum(squares))
+
+
+def from_json(text: str) -> Work:
+  """The inverse of `json.dumps(dataclasses.asdict(work))`."""
+  return Work(**json.loads(text))
+
+
+WORKS = {
+  'mlp-round': Work(),
+  'cnn-round': Work('cnn', examples_per_user=500),
+}
+# Of the same shapes, in a moment.
+SMOKE_WORKS = {
+  name: dataclasses.replace(
+    work, users=4, users_per_round=2, examples_per_user=20, local_steps=2
+  )
+  for name, work in WORKS.items()
+}

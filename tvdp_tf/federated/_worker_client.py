@@ -1,0 +1,211 @@
+"""Runs TFF computations on one worker, over one gRPC channel.
+
+TFF's own context of this kind tries a call again, without end, when gRPC
+reports that the worker is unavailable or has forgotten its state; it never
+closes executors that it does not use any more; and it keeps threads for ever.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import tensorflow_federated as tff
+
+# Protocol buffers end at 2 GiB.
+MAX_MESSAGE_MEGABYTES = 2000
+
+_MAX_EXECUTORS = 10
+
+# Entered around every call of the worker: turns what gRPC raises into what the
+# caller shall see. TFF would repeat a `RetryableError` for ever.
+Guard = Callable[[], contextlib.AbstractContextManager[None]]
+
+Compiler = Callable[[Any], Any]
+
+
+class ClientClosedError(Exception):
+  """The client was closed before the computation was finished."""
+
+
+def channel_options(max_message_megabytes: int) -> list[tuple[str, int]]:
+  """Options of a gRPC channel to a worker.
+
+  Args:
+    max_message_megabytes: Longest message either way, in 10^6 bytes.
+  """
+  max_bytes = max_message_megabytes * 1000 * 1000
+  return [
+    ('grpc.max_receive_message_length', max_bytes),
+    ('grpc.max_send_message_length', max_bytes),
+    ('grpc.enable_http_proxy', 0),
+    ('grpc.use_local_subchannel_pool', 1),
+  ]
+
+
+class _StubChannel:
+  """The channel that TFF's stub sees: with deadlines, and without a watch.
+
+  The stub subscribes to the channel's state for the sake of `is_ready`, which
+  starts a thread that fails when the channel is closed. The calls tell more.
+  """
+
+  def __init__(self, channel: grpc.Channel, timeout_s: float | None):
+    self._channel = channel
+    self._timeout_s = timeout_s
+
+  def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+    pass
+
+  def unary_unary(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    call = self._channel.unary_unary(*args, **kwargs)
+    return functools.partial(call, timeout=self._timeout_s)
+
+
+class _GuardedStub:
+  """A TFF executor stub whose calls are guarded."""
+
+  def __init__(self, stub: tff.framework.RemoteExecutorStub, guard: Guard):
+    self._stub = stub
+    self._guard = guard
+
+  def __getattr__(self, name: str) -> Callable[[Any], Any]:
+    method = getattr(self._stub, name)
+
+    def call(request: Any) -> Any:
+      with self._guard():
+        return method(request)
+
+    def call_if_possible(request: Any) -> Any:
+      with contextlib.suppress(Exception):
+        return call(request)
+
+    # What a lost worker held is gone; finalizers of values may come later.
+    return call_if_possible if name.startswith('dispose') else call
+
+
+class _ExecutorFactory(tff.framework.ExecutorFactory):
+  """Keeps an executor for each of the last few numbers of clients.
+
+  An executor has about eight threads in the worker. TFF's own factory forgets
+  the oldest without closing it, so that cohorts of random size, as Poisson
+  sampling makes them, pile up threads.
+  """
+
+  def __init__(self, stub: _GuardedStub):
+    self._stub = stub
+    self._executors: dict[int, tff.framework.RemoteExecutor] = {}
+
+  def create_executor(self, cardinalities: Any) -> tff.framework.RemoteExecutor:
+    key = cardinalities.get(tff.CLIENTS, 0)
+    executor = self._executors.pop(key, None)
+    if executor is None:
+      executor = tff.framework.RemoteExecutor(self._stub)
+      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+    self._executors[key] = executor  # The last in the order of use.
+    if len(self._executors) > _MAX_EXECUTORS:
+      self._executors.pop(next(iter(self._executors))).close()
+    return executor
+
+  def clean_up_executor(self, cardinalities: Any) -> None:
+    executor = self._executors.pop(cardinalities.get(tff.CLIENTS, 0), None)
+    if executor is not None:
+      executor.close()
+
+
+class WorkerClient:
+  """Runs computations on a worker; calls of several threads take turns."""
+
+  def __init__(
+    self,
+    channel: grpc.Channel,
+    guard: Guard,
+    timeout_s: float | None = None,
+    compiler: Compiler = tff.backends.native.desugar_and_transform_to_native,
+  ):
+    """Starts a thread, until `close`.
+
+    Args:
+      channel: To the worker, with `channel_options`; `close` closes it.
+      guard: Around every call.
+      timeout_s: How long one call may wait for its answer; None for ever.
+      compiler: TFF's native compiler, or one that several clients share.
+    """
+    self._channel = channel
+    self._guard = guard
+    stub = tff.framework.RemoteExecutorGrpcStub(
+      _StubChannel(channel, timeout_s)
+    )
+    self._async_context = tff.framework.AsyncExecutionContext(
+      executor_fn=_ExecutorFactory(_GuardedStub(stub, self._guard_if_open)),
+      compiler_fn=compiler,
+      transform_args=tff.tensorflow.transform_args,
+      transform_result=tff.tensorflow.transform_result,
+    )
+    # TFF's own synchronous context has such a thread too, but never ends it.
+    self._turn = asyncio.Lock()
+    self._lock = threading.Lock()
+    self._closed = False
+    self._loop = asyncio.new_event_loop()
+    self._thread = threading.Thread(
+      target=self._run_loop, name='tvdp_tf event loop', daemon=True
+    )
+    self._thread.start()
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    """Runs a computation on the worker.
+
+    Args:
+      comp: The computation.
+      arg: Its argument, or `None`.
+
+    Returns:
+      Its result.
+
+    Raises:
+      ClientClosedError: The client is closed, or was so in the call.
+    """
+    with self._lock:
+      if self._closed:
+        raise ClientClosedError('is closed')
+      future = asyncio.run_coroutine_threadsafe(
+        self._invoke_in_turn(comp, arg), self._loop
+      )
+    try:
+      return future.result()
+    except concurrent.futures.CancelledError as error:
+      raise ClientClosedError('was closed in a call') from error
+
+  async def _invoke_in_turn(self, comp: Any, arg: Any) -> Any:
+    # A call that fails closes its executor, which another call may be using.
+    async with self._turn:
+      return await self._async_context.invoke(comp, arg)
+
+  def close(self) -> None:
+    """Gives the thread and the channel back; harmless when called again."""
+    with self._lock:
+      if self._closed:
+        return
+      self._closed = True
+    # First the channel: a call that waits for an answer holds the event loop.
+    self._channel.close()
+    self._loop.call_soon_threadsafe(self._loop.stop)
+    self._thread.join()
+
+  @contextlib.contextmanager
+  def _guard_if_open(self) -> Iterator[None]:
+    try:
+      with self._guard():
+        yield
+    except Exception as error:
+      if self._closed:
+        raise ClientClosedError('was closed in a call') from error
+      raise
+
+  def _run_loop(self) -> None:
+    with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+      runner.get_loop().run_forever()

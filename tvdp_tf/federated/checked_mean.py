@@ -1,0 +1,274 @@
+"""Sums and means that leave out uploads that cannot be used.
+
+The server looks at every upload as it arrives, in the step that TFF calls
+`accumulate`, so that one broken client does not spoil the round of all. An
+upload that is not finite, or longer than any honest one, or of no weight is
+left out of the sum and of the weights, and counted.
+
+For clients that add their own noise this is post-processing of what they have
+released: it costs no privacy, and their releases stay on record. For central
+noise it is a record of zero, as clipping could have made it. It is no defence
+against a client that lies within the limits: its weight is believed.
+"""
+
+import collections
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf import _validate
+from tvdp_tf.federated import bounded_value
+
+
+def _zero_of(value_type: tff.Type) -> Any:
+  return tf.nest.map_structure(
+    lambda spec: tf.zeros(spec.shape, spec.dtype),
+    tff.types.type_to_tf_tensor_specs(value_type),
+  )
+
+
+def _accumulated(
+  sums: Any, value: Any, weight: tf.Tensor, max_l2_norm: float | None
+) -> collections.OrderedDict:
+  """The sums with one more upload, if it can be used."""
+  flat = tf.nest.flatten(value)
+  weight = tf.cast(weight, tf.float64)
+  norm = bounded_value.l2_norm(flat)
+  # A NaN is not less than anything.
+  usable = tf.logical_and(
+    norm < float('inf') if max_l2_norm is None else norm <= max_l2_norm,
+    tf.logical_and(weight > 0, weight < float('inf')),
+  )
+  weight = tf.where(usable, weight, 0.0)
+  kept = bounded_value.zero_unless(usable, flat)
+  total = [
+    addend + part * tf.cast(weight, part.dtype)
+    for addend, part in zip(tf.nest.flatten(sums['total']), kept, strict=True)
+  ]
+  used = tf.cast(usable, tf.int32)
+  return collections.OrderedDict(
+    total=tf.nest.pack_sequence_as(sums['total'], total),
+    weight=sums['weight'] + weight,
+    used_clients=sums['used_clients'] + used,
+    excluded_clients=sums['excluded_clients'] + 1 - used,
+  )
+
+
+def _create(
+  value_type: tff.Type,
+  weight_type: tff.Type,
+  max_l2_norm: float | None,
+  divides: bool,
+) -> tff.templates.AggregationProcess:
+  check_floats(value_type)
+
+  @tff.tensorflow.computation
+  def zero():
+    return collections.OrderedDict(
+      total=_zero_of(value_type),
+      weight=tf.constant(0.0, tf.float64),
+      used_clients=tf.constant(0, tf.int32),
+      excluded_clients=tf.constant(0, tf.int32),
+    )
+
+  sums_type = zero.type_signature.result
+
+  @tff.tensorflow.computation(sums_type, tff.to_type((value_type, weight_type)))
+  def accumulate(sums, upload):
+    value, weight = upload
+    return _accumulated(sums, value, weight, max_l2_norm)
+
+  @tff.tensorflow.computation(sums_type, sums_type)
+  def merge(one, other):
+    return tf.nest.map_structure(tf.add, one, other)
+
+  @tff.tensorflow.computation(sums_type)
+  def report(sums):
+    if not divides:
+      return sums
+    mean = tf.nest.map_structure(
+      lambda total: total / tf.cast(sums['weight'], total.dtype),
+      sums['total'],
+    )
+    return collections.OrderedDict(sums, total=mean)
+
+  @tff.federated_computation()
+  def initialize():
+    return tff.federated_value((), tff.SERVER)
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(value_type, tff.CLIENTS),
+    tff.FederatedType(weight_type, tff.CLIENTS),
+  )
+  def next_fn(state, value, weight):
+    sums = tff.federated_aggregate(
+      tff.federated_zip((value, weight)), zero(), accumulate, merge, report
+    )
+    return tff.templates.MeasuredProcessOutput(
+      state=state,
+      result=sums['total'],
+      measurements=tff.federated_zip(
+        collections.OrderedDict(
+          used_clients=sums['used_clients'],
+          excluded_clients=sums['excluded_clients'],
+        )
+      ),
+    )
+
+  return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+class CheckedMeanFactory(tff.aggregators.WeightedAggregationFactory):
+  """The weighted mean of the uploads that can be used.
+
+  Without any, the mean is NaN: 0 / 0. TFF's own finalizers keep the old model
+  then; that of `build_learning_process` shows it.
+
+  The state is empty. The measurements are an `OrderedDict` of `used_clients`
+  and `excluded_clients` (int32).
+  """
+
+  def __init__(self, max_l2_norm: float | None = None):
+    """Creates the factory.
+
+    Args:
+      max_l2_norm: The norm of the longest upload that is used; None for any
+        that is finite.
+
+    Raises:
+      ValueError: If it is no finite number > 0.
+    """
+    self._max_l2_norm = _limit(max_l2_norm)
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates the process, as `WeightedAggregationFactory.create`.
+
+    Args:
+      value_type: Type of an upload, float tensors of static shapes.
+      weight_type: Type of its weight, a scalar.
+
+    Raises:
+      TypeError: If the value has other leaves than float tensors.
+      ValueError: If a shape is not static.
+    """
+    return _create(value_type, weight_type, self._max_l2_norm, divides=True)
+
+
+class _Unweighted(tff.aggregators.UnweightedAggregationFactory):
+  """Every upload has the weight 1."""
+
+  def __init__(self, max_l2_norm: float | None, divides: bool):
+    self._max_l2_norm = _limit(max_l2_norm)
+    self._divides = divides
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Creates the process, as `UnweightedAggregationFactory.create`."""
+    weighted = _create(
+      value_type, tff.TensorType(np.float32), self._max_l2_norm, self._divides
+    )
+
+    @tff.federated_computation(
+      weighted.initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state, value):
+      return weighted.next(state, value, tff.federated_value(1.0, tff.CLIENTS))
+
+    return tff.templates.AggregationProcess(weighted.initialize, next_fn)
+
+
+class UnweightedCheckedMeanFactory(_Unweighted):
+  """As `CheckedMeanFactory`, every upload with the same weight."""
+
+  def __init__(self, max_l2_norm: float | None = None):
+    """Creates the factory, with the argument of `CheckedMeanFactory`."""
+    super().__init__(max_l2_norm, divides=True)
+
+
+class CheckedSumFactory(_Unweighted):
+  """As `UnweightedCheckedMeanFactory`, but the sum; that of none is zero.
+
+  As the `record_aggregation_factory` of TFF's `DifferentiallyPrivateFactory`:
+  where a platform's clients clip, this is the server's look at their work.
+  """
+
+  def __init__(self, max_l2_norm: float | None = None):
+    """Creates the factory, with the argument of `CheckedMeanFactory`."""
+    super().__init__(max_l2_norm, divides=False)
+
+
+def _limit(max_l2_norm: float | None) -> float | None:
+  return (
+    None
+    if max_l2_norm is None
+    else _validate.positive('max_l2_norm', max_l2_norm)
+  )
+
+
+def with_excluded_count(
+  factory: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """Counts the clients whose value is not finite, for a server that sees it.
+
+  For central noise, where the query takes such a value for zero. The count
+  has no noise: it is the trusted server's, and must not be published.
+
+  Args:
+    factory: The aggregator.
+
+  Returns:
+    One that does the same, with `excluded_clients` (int32) among its
+    measurements.
+  """
+
+  @tff.tensorflow.computation
+  def is_excluded(value):
+    norm = bounded_value.l2_norm(tf.nest.flatten(value))
+    return tf.cast(tf.logical_not(tf.math.is_finite(norm)), tf.int32)
+
+  def count(value):
+    return collections.OrderedDict(
+      excluded_clients=tff.federated_sum(tff.federated_map(is_excluded, value))
+    )
+
+  return tff.aggregators.add_measurements(factory, client_measurement_fn=count)
+
+
+def check_floats(value_type: tff.Type) -> None:
+  """Raises unless a type is of float tensors of static shapes.
+
+  Raises:
+    TypeError: If it has other leaves.
+    ValueError: If a shape is not static.
+  """
+  if not tff.types.is_structure_of_floats(value_type):
+    raise TypeError(f'values must be float tensors, got {value_type}')
+  for leaf in tff.structure.flatten(
+    tff.types.type_to_tf_tensor_specs(value_type)
+  ):
+    if not leaf.shape.is_fully_defined():
+      raise ValueError(f'values must have static shapes, got {leaf}')
+
+
+def excluded_clients(measurements: Any) -> int | None:
+  """How many clients a round has left out, wherever its metrics say so.
+
+  Args:
+    measurements: `LearningProcessOutput.metrics`, or a part of it.
+
+  Returns:
+    The number; None if no aggregator counts it.
+  """
+  if not isinstance(measurements, collections.abc.Mapping):
+    return None
+  counts = [
+    int(value) if name == 'excluded_clients' else excluded_clients(value)
+    for name, value in measurements.items()
+  ]
+  found = [count for count in counts if count is not None]
+  return sum(found) if found else None

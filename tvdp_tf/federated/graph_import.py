@@ -1,0 +1,99 @@
+"""A TFF TensorFlow computation within the graph that is being traced.
+
+TFF inlines a computation that is called while another one is traced, but only
+at the top of its graph: not in the body of a `tf.while_loop`. Here the graph is
+imported wherever the caller is.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def compiler_config() -> tf.compat.v1.ConfigProto:
+  """For TFF's MapReduce compiler: graphs that functions and loops can hold.
+
+  Grappler would lower their loops to a form of TensorFlow 1 that cannot be
+  nested.
+  """
+  config = tf.compat.v1.ConfigProto()
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  return config
+
+
+def canonical(tensor_name: str) -> str:
+  """'x' and 'x:0' are the same tensor."""
+  return tensor_name if ':' in tensor_name else f'{tensor_name}:0'
+
+
+def leaves(binding: Any) -> Iterator[tuple[str, str]]:
+  """('tensor' or 'sequence', name) of a parameter's or result's tensors.
+
+  In TFF's order; a sequence's is that of its variant tensor.
+  """
+  kind = binding.WhichOneof('binding')
+  if kind == 'struct':
+    for element in binding.struct.element:
+      yield from leaves(element)
+  elif kind == 'tensor':
+    yield kind, canonical(binding.tensor.tensor_name)
+  elif kind == 'sequence':
+    yield kind, canonical(binding.sequence.variant_tensor_name)
+  elif kind is not None:
+    raise NotImplementedError(f'a parameter bound by {kind} is not supported')
+
+
+def inputs(graph_def: tf.compat.v1.GraphDef) -> set[str]:
+  """The tensors that nodes of a graph take."""
+  return {canonical(name) for node in graph_def.node for name in node.input}
+
+
+def _tensor_names(binding: Any) -> list[str]:
+  found = list(leaves(binding))
+  if any(kind == 'sequence' for kind, _ in found):
+    raise NotImplementedError('a sequence cannot be imported')
+  return [name for _, name in found]
+
+
+def importer(
+  computation: tff.framework.ConcreteComputation,
+) -> Callable[..., list[tf.Tensor]]:
+  """A function that puts the computation's graph where it is called.
+
+  Args:
+    computation: Of TensorFlow, from tensors to tensors, however nested.
+
+  Returns:
+    A function of the parameter's tensors, flat in TFF's order; it returns the
+    result's tensors in the same way.
+
+  Raises:
+    NotImplementedError: If it has variables, tables or sequences.
+  """
+  proto = tff.framework.serialize_computation(computation).tensorflow
+  if proto.initialize_op:
+    raise NotImplementedError('a computation with variables or tables')
+  graph_def = tf.compat.v1.GraphDef()
+  proto.graph_def.Unpack(graph_def)
+  parameters = _tensor_names(proto.parameter)
+  results = _tensor_names(proto.result)
+  used = inputs(graph_def)
+
+  def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+    # An import captures nothing from the graph around that of a loop's body;
+    # these identities do. They also take parameters that are not used.
+    feeds = dict(zip(parameters, map(tf.identity, tensors), strict=True))
+    # A result may be a parameter as it is.
+    inner = [name for name in results if name not in feeds]
+    imported = tf.import_graph_def(
+      graph_def,
+      input_map={n: t for n, t in feeds.items() if n in used},
+      return_elements=inner,
+      name='computation',
+    )
+    found = feeds | dict(zip(inner, imported, strict=True))
+    return [found[name] for name in results]
+
+  return call
