@@ -10,6 +10,7 @@ from unittest import mock
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl.testing import parameterized
 
 from tvdp_tf import simulation
 from tvdp_tf.experiments import (
@@ -136,3 +137,17 @@ def unfinish(run: pathlib.Path, completed: int) -> None:
   for path in (run / run_folder.CHECKPOINTS).iterdir():
     if int(path.name.removeprefix('round_')) > completed:
       shutil.rmtree(path)
+
+
+class FolderTestCase(parameterized.TestCase):
+  """Runs whose processes and public seeds are those of the runs before."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.enterClassContext(compiling_once())
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.run_dir = self.folder / 'run'

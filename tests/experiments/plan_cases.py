@@ -1,0 +1,56 @@
+"""Plans without training, on a federation without features."""
+
+import numpy as np
+
+from tvdp_tf.experiments import federation, plans
+from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.learning import datasets, models, participation
+
+PAPER = {
+  'users': 100,
+  'users_per_round': 10,
+  'local_steps': 5,
+  'rounds': 30,
+  'theta': 1.0,
+}
+
+
+def make_federation(settings, sizes=None, seed=0):
+  """As many examples as in the paper, without their features."""
+  sizes = sizes or [600] * settings.users
+  blank = np.zeros([1, 28, 28, 1], np.float32)
+  label = np.zeros([1], np.int32)
+  return federation.Federation(
+    dataset=datasets.Dataset('blank', blank, label, blank, label, 10),
+    spec=models.MODELS['mlp'],
+    examples=[np.arange(size) for size in sizes],
+    participation=participation.PARTICIPATIONS[settings.participation](
+      settings.users, settings.users_per_round, seed
+    ),
+    public_seed=seed,
+  )
+
+
+def run(plan, rounds=None, refine_at=None):
+  """The rounds of a run, with the noise that the server's state would have."""
+  schedule = getattr(plan.mechanism, 'schedule', None)
+  last = rounds or plan.settings.rounds
+  while len(plan.history) < last:
+    m = len(plan.history) + 1
+    cohort = plan.fed.participation.cohort(m)
+    stddev = schedule.stddev(m) if schedule else 0.0
+    plan.take(plan.round(m, cohort, stddev))
+    if refine_at and m in refine_at:
+      last = refine_at[m]
+      schedule = plan.refine(m, last)
+  return plan.history
+
+
+def finished(plan):
+  run(plan)
+  return plan
+
+
+def build(sizes=None, cohort_seed=0, **kwargs):
+  settings = settings_lib.TrainingSettings(**{**PAPER, **kwargs})
+  return plans.build(settings, make_federation(settings, sizes, cohort_seed))
