@@ -88,7 +88,7 @@ def main() -> None:
       _PROGRESS.value,
     )
   print(f'{experiment.name}: {experiment.title}')
-  print(f'the paper: {experiment.claim}')
+  print((output_dir / reproduction.REPORT).read_text())
   print(f'written to {output_dir}')
 
 

@@ -19,12 +19,14 @@ from tvdp_tf.experiments import (
   membership_table,
   run_folder,
   training_curves,
+  verdicts,
 )
 from tvdp_tf.experiments import settings as settings_lib
 
 POINTS = 'points.csv'
 PICTURE = 'figure.png'
 SUMMARY = 'summary.json'
+REPORT = 'report.md'
 
 _KEY = ('curve', 'seed', 'planned_rounds')
 # Several rows of a point differ in it.
@@ -233,6 +235,15 @@ def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
   )
 
 
+def _ran(path: pathlib.Path) -> tuple[int, float]:
+  """(points, seconds) of a summary; nothing if it is none."""
+  ran = run_folder.read_json(path).get('ran')
+  try:
+    return int(ran['points']), float(ran['seconds'])
+  except (TypeError, KeyError, ValueError, OverflowError):
+    return 0, 0.0
+
+
 def _summarize(
   experiment: catalogue.Experiment,
   output_dir: pathlib.Path,
@@ -240,6 +251,8 @@ def _summarize(
   ran: Sequence[Point],
 ) -> None:
   rows = read_points(output_dir / POINTS, experiment)
+  points_before, seconds_before = _ran(output_dir / SUMMARY)
+  decisions = verdicts.decide(experiment, rows)
   summarize = _kind(experiment).summarize
   curves = {
     curve: summarize(experiment, own)
@@ -251,7 +264,7 @@ def _summarize(
     {
       'experiment': experiment.name,
       'title': experiment.title,
-      'claim': experiment.claim,
+      'claims': verdicts.to_json(decisions),
       'settings': dict(experiment.base),
       **({} if experiment.game is None else {'game': dict(experiment.game)}),
       'curves': curves,
@@ -260,8 +273,20 @@ def _summarize(
         'cores': len(os.sched_getaffinity(0)),
         'system': platform.platform(),
       },
-      'last_call': {'points': len(ran), 'seconds': seconds},
+      # Of all calls that came to their end.
+      'ran': {
+        'points': points_before + len(ran),
+        'seconds': seconds_before + seconds,
+      },
     },
+  )
+  run_folder.write_text(
+    output_dir / REPORT,
+    verdicts.report(
+      experiment,
+      decisions,
+      f'python binaries/reproduce.py --experiment={experiment.name}',
+    ),
   )
 
 

@@ -87,7 +87,7 @@ def create(
     raise errors.UsageError(str(error)) from error
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> dict[str, Any]:
   """A JSON object; empty if there is none that can be read."""
   try:
     value = json.loads(path.read_text(encoding='utf-8'))
@@ -106,7 +106,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     UsageError: If the folder is not that of a run.
   """
-  config = _read_json(path / CONFIG)
+  config = read_json(path / CONFIG)
   parts = [config.get(name) for name in ('settings', 'versions', 'resolved')]
   try:
     if not all(isinstance(part, dict) for part in parts):
@@ -171,7 +171,7 @@ def config_to_resume(
 
 def is_finished(path: pathlib.Path) -> bool:
   """Whether the run in the folder has come to its end."""
-  return _read_json(path / PRIVACY).get(_FINISHED) is True
+  return read_json(path / PRIVACY).get(_FINISHED) is True
 
 
 def write_privacy(

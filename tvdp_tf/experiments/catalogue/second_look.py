@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments.catalogue import tasks
+from tvdp_tf.experiments.catalogue import claims, tasks
 from tvdp_tf.experiments.catalogue.experiment import ROUND, ROUNDS, Experiment
 
 _EPSILONS = (1.0, 3.0, 10.0)
-_NO_CLAIM = 'It has no such experiment.'
 
 
 def _at_equal_epsilon(
@@ -50,15 +49,31 @@ def _at_equal_epsilon(
   return curves
 
 
+def _equal_claims(
+  epsilons: Sequence[float] = _EPSILONS, label: str = ''
+) -> tuple[claims.Claim, ...]:
+  gradient, paper = (
+    [f'{label}{name}, epsilon = {epsilon:g}' for epsilon in epsilons]
+    for name in ('gradient', 'paper')
+  )
+  return tuple(
+    claims.each_better(
+      f'Ours: {good} ends with a lower loss than {bad}.',
+      [(good, bad)],
+      at='last',
+    )
+    for good, bad in zip(gradient, paper, strict=True)
+  )
+
+
 def _equal_epsilon(task: tasks.Task) -> Experiment:
   return Experiment(
     f'equal_{task.dataset}',
     f'{task.name} at equal delivered epsilon',
-    _NO_CLAIM,
+    _equal_claims(),
     task.settings,
     _at_equal_epsilon(task),
     ROUND,
-    test_part='reported',
   )
 
 
@@ -69,29 +84,35 @@ def _both_small(**more: Any) -> dict[str, dict[str, Any]]:
   return curves
 
 
+def _both_small_claims() -> tuple[claims.Claim, ...]:
+  return tuple(
+    claim
+    for task in (tasks.MNIST, tasks.ADULT)
+    for claim in _equal_claims((3.0,), f'{task.name}, ')
+  )
+
+
+def _steps(
+  epsilon: float, eta: float, thetas: Sequence[float]
+) -> tuple[str, ...]:
+  return tuple(
+    f'epsilon = {epsilon:g}, eta = {eta:g}, theta = {theta:g}'
+    for theta in thetas
+  )
+
+
+def _thetas_of(task: tasks.Task, thetas: Sequence[float]) -> tuple[str, ...]:
+  return tuple(f'{task.name}, theta = {theta:g}' for theta in thetas)
+
+
+_STEPS = ((10.0, 0.05), (10.0, 0.2), (10.0, 0.5), (3.0, 0.1))
+_BELOW_1 = (0.8, 0.85, 0.9, 0.925, 0.95, 0.975)
+
 EXPERIMENTS = (
-  Experiment(
-    'guarantee',
-    'MLP on MNIST: a guarantee that holds beside the claim of the paper',
-    'None of the paper: its own best loss is .88862, at a claimed epsilon of '
-    '10.',
-    {**tasks.MNIST.settings, 'theta': 1.0},
-    {
-      f'gradient, epsilon = {epsilon:g}': {
-        'mechanism': 'gradient',
-        'epsilon': epsilon,
-        'example_l2_norm_clip': clip,
-        'learning_rate': learning_rate,
-      }
-      for epsilon, clip, learning_rate in ((1.0, 1.0, 1.0), (3.0, 2.0, 0.5))
-    }
-    | {'paper, claimed epsilon = 10': {'learning_rate': 0.2}},
-    ROUND,
-  ),
   Experiment(
     'learning_rates',
     'The loss that chooses the learning rates, on the tuning examples',
-    _NO_CLAIM,
+    (),
     tasks.PAPER,
     tasks.tuning_curves((tasks.MNIST, tasks.ADULT)),
     ROUNDS,
@@ -101,7 +122,7 @@ EXPERIMENTS = (
   Experiment(
     'learning_rates_cnn',
     'The same for the CNN',
-    _NO_CLAIM,
+    (),
     tasks.PAPER,
     tasks.tuning_curves((tasks.CIFAR10, tasks.FASHION_MNIST), (3.0,)),
     ROUNDS,
@@ -112,7 +133,26 @@ EXPERIMENTS = (
   Experiment(
     'step_size',
     'MLP on MNIST: what epsilon, eta and theta do together',
-    _NO_CLAIM,
+    (
+      claims.best(
+        'Ours: with epsilon = 3 and eta = .1 a theta just below 1 is best.',
+        _steps(3.0, 0.1, (0.95, 0.975)),
+        _steps(3.0, 0.1, (1.0, 1.05, 1.1)),
+      ),
+      claims.best(
+        'Ours: so it is with epsilon = 10 and eta = .05.',
+        _steps(10.0, 0.05, (0.95, 0.975)),
+        _steps(10.0, 0.05, (1.0, 1.05, 1.1)),
+      ),
+      *(
+        claims.order(
+          f'Ours: with epsilon = {epsilon:g} and eta = {eta:g} the loss '
+          'rises with theta from 1 to 1.1.',
+          *_steps(epsilon, eta, (1.0, 1.05, 1.1)),
+        )
+        for epsilon, eta in _STEPS
+      ),
+    ),
     tasks.MNIST.settings,
     {
       f'epsilon = {epsilon:g}, eta = {eta:g}, theta = {theta:g}': {
@@ -120,7 +160,7 @@ EXPERIMENTS = (
         'learning_rate': eta,
         'theta': theta,
       }
-      for epsilon, eta in ((10.0, 0.05), (10.0, 0.2), (10.0, 0.5), (3.0, 0.1))
+      for epsilon, eta in _STEPS
       for theta in (0.9, 0.95, 0.975, 1.0, 1.05, 1.1)
     }
     | {
@@ -129,11 +169,31 @@ EXPERIMENTS = (
     },
     ROUNDS,
     round_numbers=(10, 20, 30, 40),
+    test_part='all',
   ),
   Experiment(
     'best_theta',
     'The best theta, epsilon = 3, M = 30',
-    'theta = 1.05 is best for the MLP, theta > 1 for the SVM.',
+    (
+      claims.best(
+        'theta = 1.05 is the best for the MLP.',
+        _thetas_of(tasks.MNIST, (1.05,)),
+        _thetas_of(tasks.MNIST, (*_BELOW_1, 1.0, 1.1)),
+      ),
+      claims.best(
+        'theta > 1 is the best for the SVM.',
+        _thetas_of(tasks.ADULT, (1.05, 1.1)),
+        _thetas_of(tasks.ADULT, (*_BELOW_1, 1.0)),
+      ),
+      *(
+        claims.best(
+          f'Ours: for {task.name} the best theta is below 1.',
+          _thetas_of(task, _BELOW_1),
+          _thetas_of(task, (1.0, 1.05, 1.1)),
+        )
+        for task in (tasks.MNIST, tasks.ADULT)
+      ),
+    ),
     tasks.PAPER,
     {
       f'{task.name}, theta = {theta:g}': {
@@ -142,29 +202,26 @@ EXPERIMENTS = (
         'theta': theta,
       }
       for task in (tasks.MNIST, tasks.ADULT)
-      for theta in (0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 1.0, 1.05, 1.1)
+      for theta in (*_BELOW_1, 1.0, 1.05, 1.1)
     },
     ROUNDS,
     round_numbers=(30,),
-    test_part='reported',
   ),
   *map(_equal_epsilon, tasks.TASKS),
   Experiment(
     'equal_skewed',
     'Users of few classes (Dirichlet, concentration .3), at equal epsilon',
-    _NO_CLAIM,
+    _both_small_claims(),
     tasks.PAPER,
     _both_small(split='dirichlet', dirichlet_concentration=0.3),
     ROUND,
-    test_part='reported',
   ),
   Experiment(
     'equal_everyone',
     'Every user in every round (K = U), at equal delivered epsilon',
-    _NO_CLAIM,
+    _both_small_claims(),
     tasks.PAPER,
     _both_small(users_per_round=100),
     ROUND,
-    test_part='reported',
   ),
 )
