@@ -35,7 +35,8 @@ class SmokeTest(parameterized.TestCase):
     result = reproduce(folder, f'--experiment={name}', '--seeds=1')
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertCountEqual(
-      os.listdir(folder), ['points.csv', 'figure.png', 'summary.json', 'report.md']
+      os.listdir(folder),
+      ['points.csv', 'figure.png', 'summary.json', 'report.md'],
     )
     rows = read(folder)
     summary = json.loads((folder / 'summary.json').read_text())

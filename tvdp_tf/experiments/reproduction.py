@@ -237,7 +237,7 @@ def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
 
 def _ran(path: pathlib.Path) -> tuple[int, float]:
   """(points, seconds) of a summary; nothing if it is none."""
-  ran = run_folder.read_json(path).get('ran')
+  ran = run_folder.read_json(path).get('ran', {})
   try:
     return int(ran['points']), float(ran['seconds'])
   except (TypeError, KeyError, ValueError, OverflowError):

@@ -85,9 +85,7 @@ class ClaimTest(parameterized.TestCase):
   def test_holds(self, claim, holds):
     results = seed(**CURVES)
     self.assertIs(claim.holds(results), holds)
-    self.assertContainsSubset(
-      claim.labels, {'falls', 'dips', 'rises'}
-    )
+    self.assertContainsSubset(claim.labels, {'falls', 'dips', 'rises'})
     self.assertNotEmpty(claim.measured(results))
 
   def test_within_two_per_cent(self):

@@ -79,7 +79,7 @@ def _each_task(
 
 _LAPLACE = {'Laplace': {'mechanism': 'laplace', 'theta': 1.0}}
 _WORST_IS_LAPLACE = claims.worst(
-  'Laplace noise is the worst.', *_LAPLACE, _LABELS
+  'Laplace noise is the worst.', 'Laplace', _LABELS
 )
 _REFINED = {
   f'{label}, alpha_d = {alpha_d:g}': {

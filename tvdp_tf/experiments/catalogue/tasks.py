@@ -1,13 +1,13 @@
 """The paper's four tasks, and their learning rates.
 
 The paper prints U = 100, K = 10, tau = 5, C = 5, delta = 1e-3, M = 30 and
-epsilon = 10. It prints no learning rate. With 0.05 the MLP comes to losses like
-the paper's, .89 to 1.04, so its figures are run with that; it is far from the
-best. `learning_rates` and `learning_rates_cnn` of the catalogue run a grid on
-the tuning part of the test set, which no other number sees
-(`datasets.with_test_part`), for the paper's algorithm (theta = 1, its noise as
-printed) and, together with C_g, for the gradient mechanism (theta = 1, epsilon
-= 3).
+epsilon = 10. It prints no learning rate. The rule here, one choice for each task
+and mechanism, whatever is swept: the least mean loss after 30 rounds on the
+tuning part of the test set, which no reported number sees
+(`datasets.with_test_part`). `learning_rates` and `learning_rates_cnn` of the
+catalogue run the grid: for the paper's algorithm with theta = 1 and its noise
+as printed; for the gradient mechanism, together with C_g, with theta = 1 and
+epsilon = 3.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def _gradient(learning_rate: float, clip: float) -> dict[str, float]:
 
 
 MNIST = Task(
-  'MNIST', 'mnist', 'mlp', (0.05, 0.1, 0.2, 0.5, 1.0), 0.05, _gradient(0.5, 3.0)
+  'MNIST', 'mnist', 'mlp', (0.05, 0.1, 0.2, 0.5, 1.0), 0.5, _gradient(0.5, 3.0)
 )
 ADULT = Task(
   'Adult', 'adult', 'svm', (0.03, 0.1, 0.3, 1.0), 0.3, _gradient(1.0, 3.0)
