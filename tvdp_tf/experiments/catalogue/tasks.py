@@ -1,9 +1,9 @@
 """The paper's four tasks, and their learning rates.
 
 The paper prints U = 100, K = 10, tau = 5, C = 5, delta = 1e-3, M = 30 and
-epsilon = 10. It prints no learning rate. The rule here, one choice for each task
-and mechanism, whatever is swept: the least mean loss after 30 rounds on the
-tuning part of the test set, which no reported number sees
+epsilon = 10. It prints no learning rate. The rule here, one choice for each
+task and mechanism, whatever is swept: the least mean loss after 30 rounds on
+the tuning part of the test set, which no reported number sees
 (`datasets.with_test_part`). `learning_rates` and `learning_rates_cnn` of the
 catalogue run the grid: for the paper's algorithm with theta = 1 and its noise
 as printed; for the gradient mechanism, together with C_g, with theta = 1 and
