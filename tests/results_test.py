@@ -59,6 +59,16 @@ class ReproductionTest(parameterized.TestCase):
         self.assertAlmostEqual(np.mean(losses), best['test_loss'], places=9)
 
   @parameterized.parameters(*_REPRODUCED)
+  def test_gradient_delivers_what_it_claims(self, name):
+    experiment = catalogue.EXPERIMENTS[name]
+    for row in reproduction.read_points(_RESULTS / name / reproduction.POINTS):
+      settings = {**experiment.base, **experiment.curves[row['curve']]}
+      if settings['mechanism'] == 'gradient':
+        self.assertLessEqual(
+          float(row['delivered_epsilon']), settings['epsilon']
+        )
+
+  @parameterized.parameters(*_REPRODUCED)
   def test_picture_is_that_of_the_points(self, name):
     committed = image.imread(_RESULTS / name / reproduction.PICTURE)
     folder = pathlib.Path(self.create_tempdir().full_path)

@@ -1,4 +1,4 @@
-"""Fills the tables of docs/REPRODUCTION.md.
+"""Fills the tables of docs/REPRODUCTION.md and README.md.
 
 A line `<!-- table: KIND NAME -->` is followed by a table, up to
 `<!-- end -->`. Run without arguments; a test checks that nothing changes.
@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 from tools import planner_tables, result_tables, theory_tables
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / 'docs/REPRODUCTION.md'
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENT = _ROOT / 'docs/REPRODUCTION.md'
+README = _ROOT / 'README.md'
 
 _BLOCK = re.compile(
   r'(<!-- table: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->)', re.DOTALL
@@ -38,4 +40,5 @@ def filled(text: str) -> str:
 
 
 if __name__ == '__main__':
-  DOCUMENT.write_text(filled(DOCUMENT.read_text()))
+  for path in (DOCUMENT, README):
+    path.write_text(filled(path.read_text()))

@@ -27,7 +27,7 @@ OURS, MATRIX = contenders.OURS.name, contenders.MATRIX_PRODUCT.name
 def program_of(name, peak_bytes=2**30):
   contender = {MATRIX: contenders.MATRIX_PRODUCT, **contenders.CONTENDERS}[name]
   start = session.Start(3.0, 1.0, 'digest', {'library': '1'})
-  return comparison.Program(contender, start, 0.5, None, 0.0, peak_bytes)
+  return comparison.Program(contender, start, None, 0.0, peak_bytes)
 
 
 BLOCKS = [

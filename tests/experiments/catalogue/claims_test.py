@@ -121,7 +121,7 @@ class DecisionTest(parameterized.TestCase):
   @parameterized.parameters(
     ([0.5, 0.7], '0.600 ± 0.141'),
     ([0.5], '0.500'),
-    ([0.02, 0.04], '0.03 ± 0.0141'),
+    ([0.02, 0.04], '0.03 ± 0.014'),
     ([17, 17], '17'),
     ([17, 20], '17, 20'),
     ([0.5, math.inf], 'diverged'),

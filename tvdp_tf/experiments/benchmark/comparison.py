@@ -13,6 +13,7 @@ import numpy as np
 
 from tvdp_tf.experiments.benchmark import contenders as contenders_lib
 from tvdp_tf.experiments.benchmark import session as session_lib
+from tvdp_tf.experiments.benchmark import warm_up
 from tvdp_tf.experiments.benchmark import work as work_lib
 
 CHECK_ROUNDS = 3
@@ -20,7 +21,6 @@ CHECK_ROUNDS = 3
 CHECK_TOLERANCE = 1e-3
 # The distance of two models, in units of the way that training has gone.
 CHECK_DISTANCE = 1e-2
-_WARM_UP_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Program:
   Attributes:
     contender: Which.
     start: How it started.
-    first_round_seconds: Of its first round, in which it may compile.
     check: Of its model; None for a program that has none.
     distance: Of its model from ours, in units of the way that ours has gone.
     peak_bytes: Of memory, at the end.
@@ -53,15 +52,9 @@ class Program:
 
   contender: contenders_lib.Contender
   start: session_lib.Start
-  first_round_seconds: float
   check: session_lib.Check | None
   distance: float
   peak_bytes: int
-
-  @property
-  def cold_start_seconds(self) -> float:
-    """From nothing to the end of the first round, without the data."""
-    return self.start.seconds + self.first_round_seconds
 
 
 def _distance(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
@@ -143,7 +136,7 @@ class _Player:
     self.peak_bytes = 0
     self.check: session_lib.Check | None = None
     try:
-      self.first_round_seconds = self._session.run(_WARM_UP_ROUNDS)[0]
+      warm_up.until_all_took_part(self._session, work)
       if contender is not contenders_lib.MATRIX_PRODUCT:
         self.check = self._session.check(CHECK_ROUNDS)
     except BaseException:
@@ -155,7 +148,7 @@ class _Player:
     """One turn: rounds of which the first, with cold caches, is left out."""
     if self._session is None:
       self._session = self._open_session()
-      self._session.run(_WARM_UP_ROUNDS)
+      self._session.run(warm_up.ROUNDS)
     seconds = self._session.run(1 + rounds)
     self._rest()
     return seconds[1:]
@@ -226,7 +219,6 @@ def compare(
     Program(
       contender,
       player.start,
-      player.first_round_seconds,
       player.check,
       distances.get(contender, 0.0),
       player.peak_bytes,

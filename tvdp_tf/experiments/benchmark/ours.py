@@ -5,6 +5,7 @@ What is timed is what a run does in a round: `Rounds` on a learning process of
 `compiled`, in this process; `tff`, on TFF's worker.
 """
 
+import contextlib
 import dataclasses
 import os
 
@@ -103,16 +104,18 @@ class Ours(program_lib.Program):
       local_steps=work.local_steps,
       l2_norm_clip=work.l2_norm_clip,
       learning_rate=work.learning_rate,
+      runtime=server.form,
     )
-    self._plan = _FixedNoisePlan(
-      settings, _federation(server), work.noise_stddev
-    )
-    self._process = rounds_lib.build_process(self._plan)
-    self._initial = self._process.initialize()
+    plan = _FixedNoisePlan(settings, _federation(server), work.noise_stddev)
+    self._rounds = rounds_lib.on_runtime(plan)
+    self._initial = self._rounds.process.initialize()
+
+  def close(self) -> None:
+    """Frees the users' files, if there are any."""
+    self._rounds.close()
 
   def reset(self, noise_stddev: float) -> None:
     """As in the base class."""
-    self._rounds = rounds_lib.Rounds(self._plan, self._process)
     schedule = schedule_state.of(self._initial)
     assert schedule is not None  # The paper's mechanism has one.
     self._state = schedule_state.put(
@@ -145,8 +148,8 @@ def main() -> None:
     if server.form == 'compiled'
     else federated.local_runtime()
   )
-  with runtime:
-    server.serve(Ours(server), tensorflow=tf.__version__, tff=tff.__version__)
+  with runtime, contextlib.closing(Ours(server)) as program:
+    server.serve(program, tensorflow=tf.__version__, tff=tff.__version__)
 
 
 if __name__ == '__main__':

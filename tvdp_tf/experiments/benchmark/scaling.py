@@ -1,19 +1,21 @@
 """How this library's rounds grow with one size of the work at a time.
 
-Every point is a process of its own, so that its peak of memory is its own. The
+Every point is a process of its own, so that its peak of memory is its own. It
+is measured when every user has taken part, with all that is kept of them. The
 peak of the matrix product is measured between the points.
 """
 
 import dataclasses
 import itertools
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 
 from tvdp_tf.experiments.benchmark import contenders as contenders_lib
 from tvdp_tf.experiments.benchmark import session as session_lib
+from tvdp_tf.experiments.benchmark import warm_up
 from tvdp_tf.experiments.benchmark import work as work_lib
 
-_WARM_UP_ROUNDS = 3
 _PRODUCTS = 5
 
 
@@ -115,7 +117,7 @@ def measure(
   with session_lib.Session(
     contenders_lib.MATRIX_PRODUCT, work_lib.SMOKE_WORKS['mlp-round'], root
   ) as product:
-    product.run(_WARM_UP_ROUNDS)
+    product.run(warm_up.ROUNDS)
 
     def point(name, size, work, session, seconds):
       fastest = min(product.run(_PRODUCTS))
@@ -133,13 +135,13 @@ def measure(
       for size, work in one.works.items():
         on_point(f'{name} {size}')
         with session_lib.Session(contenders_lib.OURS, work, root) as session:
-          session.run(_WARM_UP_ROUNDS)
+          warm_up.until_all_took_part(session, work, math.inf)
           seconds = session.run(rounds)
           found.append(point(name, size, work, session, seconds))
     on_point(ROUNDS)
     work = work_lib.SMOKE_WORKS['mlp-round'] if smoke else work_lib.Work()
     with session_lib.Session(contenders_lib.OURS, work, root) as session:
-      session.run(_WARM_UP_ROUNDS)
+      session.run(warm_up.ROUNDS)
       for before, number in itertools.pairwise((0, *round_numbers(smoke))):
         seconds = session.run(number - before)
         found.append(point(ROUNDS, number, work, session, seconds))

@@ -116,10 +116,6 @@ def decide(claim: Claim, seeds: Sequence[Seed]) -> Decision:
   )
 
 
-def _number(value: float) -> str:
-  return f'{value:.3g}' if abs(value) < 0.1 else f'{value:.3f}'
-
-
 def text_of(values: Sequence[float]) -> str:
   """Mean and standard deviation over the seeds; integers one by one."""
   if all(float(value).is_integer() for value in values):
@@ -127,10 +123,11 @@ def text_of(values: Sequence[float]) -> str:
     return whole[0] if len(set(whole)) == 1 else ', '.join(whole)
   if not all(map(math.isfinite, values)):
     return 'diverged'
-  mean = _number(float(np.mean(values)))
+  mean = float(np.mean(values))
+  form = '.3f' if abs(mean) >= 0.1 else '.2g'
   if len(values) == 1:
-    return mean
-  return f'{mean} ± {_number(float(np.std(values, ddof=1)))}'
+    return f'{mean:{form}}'
+  return f'{mean:{form}} ± {np.std(values, ddof=1):{form}}'
 
 
 def _least_losses(labels: Sequence[str]) -> Callable:
