@@ -56,6 +56,16 @@ def _check_workers(settings: settings_lib.TrainingSettings) -> None:
     raise errors.UsageError(
       'workers must be given with one of --worker_tls and --insecure_workers'
     )
+  for flag in (_WORKER_TLS, _INSECURE_WORKERS):
+    if flag.value and not _WORKERS.value:
+      raise errors.UsageError(
+        f'{flag.name} must be given with --workers, and only then'
+      )
+  if _ALLOW_OPEN_PORT.value and settings.runtime != 'tff':
+    raise errors.UsageError(
+      'allow_open_port must be given with --runtime=tff, and only then, got '
+      f'{settings.runtime!r}'
+    )
 
 
 def _own_runtime(settings: settings_lib.TrainingSettings):

@@ -1,3 +1,6 @@
+import functools
+import itertools
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -74,57 +77,63 @@ def examples(count, seed=0):
   )
 
 
-def loop_over_examples(loss_fn, weights, features, labels, clip):
-  """The same in the plainest way; float64 sums."""
-  totals = [np.zeros(w.shape) for w in weights]
+def example_gradients(loss_fn, weights, features, labels):
+  """One after the other; float64."""
+  found = []
   for i in range(len(labels)):
     with tf.GradientTape() as tape:
       tape.watch(weights)
       loss = loss_fn(weights, features[i : i + 1], labels[i : i + 1])
-    gradients = [np.array(g, np.float64) for g in tape.gradient(loss, weights)]
-    norm = np.sqrt(sum((g**2).sum() for g in gradients))
+    gradients = tape.gradient(loss, weights)
+    found.append([np.array(g, np.float64) for g in gradients])
+  return found
+
+
+def plain_mean(gradients, clip):
+  """The mean of clipped gradients in the plainest way."""
+  totals = [np.zeros_like(g) for g in gradients[0]]
+  for of_example in gradients:
+    norm = np.sqrt(sum((g**2).sum() for g in of_example))
     scale = clipping.CLIP_FACTOR * clip / max(norm, clip)
-    totals = [t + g * scale for t, g in zip(totals, gradients, strict=True)]
-  return [total / len(labels) for total in totals]
+    totals = [t + g * scale for t, g in zip(totals, of_example, strict=True)]
+  return [total / len(gradients) for total in totals]
 
 
 class ClippedMeanGradientTest(parameterized.TestCase):
-  @parameterized.product(
-    method=(
-      (vectorized, mlp),
-      (vectorized, convolutional),
-      (vectorized, normalised),
-      (ghost, mlp),
-      (ghost, convolutional),
-    ),
-    count=(1, 7, 32, 50),
-    clip=(0.5, 100.0),
-    microbatch_size=(8, 32),
+  @parameterized.parameters(
+    (vectorized, mlp),
+    (vectorized, convolutional),
+    (vectorized, normalised),
+    (ghost, mlp),
+    (ghost, convolutional),
   )
-  def test_equals_a_loop(self, method, count, clip, microbatch_size):
-    make_sum, build = method
+  def test_equals_a_loop(self, make_sum, build):
     model = build()
     weights = start(model)
     clipped_sum = make_sum(model)
-    features, labels = examples(count)
-
-    @tf.function
-    def mean_gradient(weights, features, labels):
-      return clipping.clipped_mean_gradient(
-        clipped_sum,
-        weights,
-        features,
-        labels,
-        example_l2_norm_clip=clip,
-        microbatch_size=microbatch_size,
+    features, labels = examples(50)
+    gradients = example_gradients(loss_of(model), weights, features, labels)
+    for clip, microbatch_size in itertools.product((0.5, 100.0), (8, 32)):
+      mean_gradient = tf.function(
+        functools.partial(
+          clipping.clipped_mean_gradient,
+          clipped_sum,
+          weights,
+          example_l2_norm_clip=clip,
+          microbatch_size=microbatch_size,
+        ),
+        input_signature=[
+          tf.TensorSpec([None, 8, 8, 1]),
+          tf.TensorSpec([None], tf.int32),
+        ],
       )
-
-    actual = mean_gradient(weights, features, labels)
-    expected = loop_over_examples(
-      loss_of(model), weights, features, labels, clip
-    )
-    for one, other in zip(actual, expected, strict=True):
-      np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
+      for count in (1, 7, 32, 50):
+        actual = mean_gradient(features[:count], labels[:count])
+        expected = plain_mean(gradients[:count], clip)
+        for one, other in zip(actual, expected, strict=True):
+          np.testing.assert_allclose(
+            one, other, rtol=1e-4, atol=2e-6, err_msg=f'{clip} {count}'
+          )
 
   @parameterized.product(
     make_sum=(vectorized, ghost),
@@ -212,12 +221,9 @@ class PrivateLocalStepsTest(parameterized.TestCase):
     )
     expected = [np.array(w, np.float64) for w in weights]
     for step in range(num_steps):
-      gradient = loop_over_examples(
-        loss_fn,
-        [tf.constant(w, tf.float32) for w in expected],
-        features,
-        labels,
-        1.0,
+      here = [tf.constant(w, tf.float32) for w in expected]
+      gradient = plain_mean(
+        example_gradients(loss_fn, here, features, labels), 1.0
       )
       size = sum(g.size for g in gradient)
       normal = noise.standard_normal(tf.constant(KEY), size, step).numpy()
