@@ -293,8 +293,8 @@ class FlagsTest(parameterized.TestCase):
     result = program_runner.run(
       'train.py', f'--output_dir={folder}', *arguments
     )
-    # TensorFlow and TFF alone would take more.
-    self.assertLess(_processor_seconds() - started, 4)
+    # Imports at the most.
+    self.assertLess(_processor_seconds() - started, 15)
     self.assertEqual(result.returncode, 2)
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(line, result.stderr)
