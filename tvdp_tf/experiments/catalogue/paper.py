@@ -22,7 +22,11 @@ _SVM_ROUND_NUMBERS = (1, 2, 4, 6, 8, 10, 13, 17, 20, 25, 30, 35, 40, 45, 50)
 _CNN_ROUND_NUMBERS = (5, 10, 20, 40)
 _MLP = tasks.MNIST.settings
 _SVM = tasks.ADULT.settings
-_CNN = {**tasks.PAPER, 'model': 'cnn'}
+_CNN = {
+  **tasks.PAPER,
+  'model': 'cnn',
+  'l2_norm_clip': tasks.CNN_L2_NORM_CLIP,
+}
 _IMAGE_TASKS = (tasks.CIFAR10, tasks.FASHION_MNIST)
 # A target that overfits: 20 examples a user, trained to the end in every round.
 # Of more users the same noise would leave no model at all.
