@@ -124,10 +124,11 @@ def text_of(values: Sequence[float]) -> str:
   if not all(map(math.isfinite, values)):
     return 'diverged'
   mean = float(np.mean(values))
-  form = '.3f' if abs(mean) >= 0.1 else '.2g'
-  if len(values) == 1:
+  form = '.3f' if abs(mean) >= 0.1 else '.3g'
+  stddev = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+  if stddev < 1e-9 * abs(mean):
     return f'{mean:{form}}'
-  return f'{mean:{form}} ± {np.std(values, ddof=1):{form}}'
+  return f'{mean:{form}} ± {stddev:{form}}'
 
 
 def _least_losses(labels: Sequence[str]) -> Callable:
