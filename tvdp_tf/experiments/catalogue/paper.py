@@ -271,7 +271,7 @@ EXPERIMENTS = (
         for epsilon in (5.0, 10.0, 20.0)
       ),
       claims.between(
-        'The noise defends the members (asked of the stronger attack, which '
+        'Ours: the noise defends the members (the stronger attack, which '
         'sees the models of all rounds: at most 65 %).',
         'lira_all_rounds_success',
         0.0,
