@@ -7,9 +7,10 @@ cannot be used is set aside, and the one before takes its place.
 """
 
 import collections
+import contextlib
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -106,8 +107,7 @@ class Checkpoints:
     Raises:
       NotWrittenError: If a damaged one cannot be set aside.
     """
-    for version in reversed(await self._manager.get_versions() or []):
-      path = self._folder / f'{_PREFIX}{version}'
+    for version, path in sorted(self._versions(), reverse=True):
       try:
         return self._read(path, version, parse)
       except Exception as error:  # A damaged file may cause any.
@@ -123,12 +123,20 @@ class Checkpoints:
         tf.io.gfile.rename(str(path), str(_unused(aside)))
     return None
 
+  def _versions(self) -> Iterator[tuple[int, pathlib.Path]]:
+    """All that TFF's manager takes for a checkpoint: `round_007` is one."""
+    for path in self._folder.glob(f'{_PREFIX}*'):
+      with contextlib.suppress(ValueError):
+        yield int(path.name.removeprefix(_PREFIX)), path
+
   def _read(
     self,
     path: pathlib.Path,
     version: int,
     parse: Callable[[int, Mapping[str, np.ndarray]], _T],
   ) -> Loaded:
+    if path.name != f'{_PREFIX}{version}':
+      raise ValueError('its name is not that of a checkpoint')
     # Removing an old checkpoint takes this file first or later: it is whole
     # only with it.
     if not (path / 'saved_model.pb').stat().st_size:
