@@ -1,6 +1,7 @@
 """Ledgers that are damaged or edited: one line, or the same numbers."""
 
 import json
+import os
 import pathlib
 
 import hypothesis
@@ -94,6 +95,20 @@ class LedgerFuzzTest(ledger_cases.LedgerTestCase):
 
     check()
     self.assertGreater(accepted, 0)
+
+
+class LinkTest(ledger_cases.LedgerTestCase):
+  def test_files_beside_it_are_written_through_no_link(self):
+    other = pathlib.Path(self.folder, 'other')
+    other.write_text('mine')
+    ledger_ = self.create()
+    os.symlink(other, self.path() + '.head.tmp')
+    with self.assertRaisesRegex(ledger.LedgerError, 'symbolic links'):
+      ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
+    os.symlink(other, self.path('second') + '.new')
+    with self.assertRaisesRegex(ledger.LedgerError, 'symbolic links'):
+      self.create(name='second')
+    self.assertEqual(other.read_text(), 'mine')
 
 
 if __name__ == '__main__':
