@@ -54,6 +54,10 @@ audit: install  ## Known vulnerabilities of what the locks pin.
 faults: install  ## Kills, damage, full disks: results/faults, half an hour.
 	$(IN_VENV) tools.faults $(ARGS)
 
+.PHONY: soak
+soak: install  ## A thousand rounds with faults: results/soak, ten minutes.
+	$(IN_VENV) tools.soak $(ARGS)
+
 .PHONY: check-export
 check-export: install  ## Exports, loaded where there is TensorFlow alone.
 	$(PYTHON) -m venv .venv-plain

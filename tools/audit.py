@@ -131,10 +131,11 @@ def _install() -> None:
     return
   python = _ENVIRONMENT / 'bin' / 'python'
   pip = (python, '-m', 'pip', 'install', '--quiet', '--no-deps')
-  for command in (
+  commands: tuple[tuple[str | pathlib.Path, ...], ...] = (
     (sys.executable, '-m', 'venv', '--clear', _ENVIRONMENT),
     (*pip, '--require-hashes', '--only-binary', ':all:', '-r', _TOOLS),
-  ):
+  )
+  for command in commands:
     result = _call(*command)
     if result.returncode:
       raise NoAnswerError(
