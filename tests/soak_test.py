@@ -25,12 +25,13 @@ class VerdictTest(parameterized.TestCase):
     # What the collector of garbage does to memory is no growth.
     verdict = soak_run.verdict(
       _samples(
-        resident_kib=lambda m: 700_000 + m % 20 * 100 + 20 * m,
+        resident_kib=lambda m: 700_000 + m % 20 * 2000 + 20 * m,
         threads=lambda m: 17 + m % 2,
-      )
+      ),
+      20,
     )
     self.assertEmpty(verdict.failures())
-    self.assertAlmostEqual(verdict.kib_a_round, 20, delta=15)
+    self.assertAlmostEqual(verdict.kib_a_round, 20, places=6)
 
   @parameterized.parameters(
     ('resident_kib', lambda m: 700_000 + 100 * m, 'grows by 100.0 KiB a round'),
@@ -39,7 +40,7 @@ class VerdictTest(parameterized.TestCase):
     ('children', lambda m: int(m == 444), 'child processes: 1'),
   )
   def test_growth(self, name, of, said):
-    (failure,) = soak_run.verdict(_samples(**{name: of})).failures()
+    (failure,) = soak_run.verdict(_samples(**{name: of}), 5).failures()
     self.assertIn(said, failure)
 
 

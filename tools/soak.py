@@ -114,8 +114,9 @@ def write(
     '| no more |',
     f'| child processes, most | {verdict.children} | {verdict.children} | 0 |',
     '',
-    f'Resident memory: {verdict.kib_a_round:+.1f} KiB a round (median of the '
-    f'slopes of all pairs of samples; 95 % interval {low:+.1f} to {high:+.1f})'
+    f'Resident memory, every {soak.collect_every} rounds after a collection of '
+    f'garbage: {verdict.kib_a_round:+.1f} KiB a round (median of the slopes of '
+    f'all pairs; 95 % interval {low:+.1f} to {high:+.1f})'
     f', at most {soak_run.MOST_KIB_A_ROUND:g} allowed; '
     f'{last.resident_kib // 1024} MiB at the end.',
     '',
@@ -130,7 +131,9 @@ def soak(rounds: int, output_dir: pathlib.Path) -> 'soak_run.Verdict':
   from tools import soak_run  # noqa: PLC0415
   from tvdp_tf.experiments import settings  # noqa: PLC0415
 
-  watched = soak_run.Soak({round(share * rounds) for share in INTERRUPTIONS})
+  watched = soak_run.Soak(
+    {round(share * rounds) for share in INTERRUPTIONS}, max(1, rounds // 40)
+  )
   with tempfile.TemporaryDirectory() as folder:
     result = watched.run(
       settings.TrainingSettings(
@@ -145,7 +148,8 @@ def soak(rounds: int, output_dir: pathlib.Path) -> 'soak_run.Verdict':
     )
   warm_up = round(WARM_UP * rounds)
   verdict = soak_run.verdict(
-    [sample for sample in watched.samples if sample.round > warm_up]
+    [sample for sample in watched.samples if sample.round > warm_up],
+    watched.collect_every,
   )
   write(watched, verdict, result, warm_up, output_dir)
   return verdict

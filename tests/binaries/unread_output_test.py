@@ -16,6 +16,7 @@ def _end_without_reader(*arguments, stderr=subprocess.PIPE):
     stderr=stderr,
     text=True,
   )
+  assert process.stdout is not None
   process.stdout.close()
   with process:
     errors = process.stderr.read() if process.stderr else ''
