@@ -46,9 +46,17 @@ lint: install  ## Ruff (rules and format) and mypy.
 pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
 	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(ARGS)
 
+.PHONY: audit
+audit: install  ## Known vulnerabilities of what the locks pin.
+	$(IN_VENV) tools.audit $(ARGS)
+
 .PHONY: faults
 faults: install  ## Kills, damage, full disks: results/faults, half an hour.
 	$(IN_VENV) tools.faults $(ARGS)
+
+.PHONY: soak
+soak: install  ## A thousand rounds with faults: results/soak, ten minutes.
+	$(IN_VENV) tools.soak $(ARGS)
 
 .PHONY: check-export
 check-export: install  ## Exports, loaded where there is TensorFlow alone.
@@ -66,7 +74,7 @@ install-gpu:  ## The environment .venv-gpu: TensorFlow with CUDA 11.8.
 	@$(MAKE) --no-print-directory install VENV=.venv-gpu
 
 .PHONY: lock
-lock:  ## Both locks, from *.in, overrides.txt and excludes*.txt.
+lock:  ## All locks, from *.in, overrides.txt and excludes*.txt.
 	@$(check_python)sh tools/lock.sh "$(PYTHON)" $(ARGS)
 
 .PHONY: peers
@@ -79,6 +87,7 @@ build-files: install  ## The BUILD files, from the imports on disk.
 
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
-	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain build dist *.egg-info
+	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
+	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

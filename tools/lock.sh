@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes requirements.lock and requirements-gpu.lock from the short *.in,
-# overrides.txt and excludes*.txt files: `make lock`.
+# Writes requirements.lock, requirements-gpu.lock and requirements-audit.lock
+# from the short *.in, overrides.txt and excludes*.txt files: `make lock`.
 #
 #   tools/lock.sh PYTHON [FLAG OF uv pip compile]...
 #
@@ -35,3 +35,4 @@ compile() {
 # The GPU lock follows the other one in the versions of all that they share.
 compile requirements excludes.txt "$@"
 compile requirements-gpu excludes-gpu.txt --constraints requirements.lock "$@"
+compile requirements-audit excludes.txt "$@"

@@ -20,6 +20,8 @@ def main():
     raise errors.TrainingFailedError('the loss is nan')
   if WHAT.value == 'bug':
     raise ZeroDivisionError('a bug')
+  if WHAT.value == 'broken pipe':
+    raise BrokenPipeError('of a worker')
   if WHAT.value == 'log':
     from absl import logging
     import tensorflow as tf
@@ -100,6 +102,11 @@ class ProgramTest(parameterized.TestCase):
     result = run('--what=bug')
     self.assertEqual(result.returncode, 1)
     self.assertIn('Traceback', result.stderr)
+
+  def test_a_pipe_of_its_own_that_breaks_is_not_hidden(self):
+    result = run('--what=broken pipe')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('BrokenPipeError: of a worker', result.stderr)
 
   def test_help_lists_the_flags(self):
     result = run('--help')

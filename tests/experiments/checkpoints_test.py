@@ -2,16 +2,13 @@ import asyncio
 import collections
 import os
 import pathlib
-import shutil
 from typing import Any, NamedTuple
 from unittest import mock
 
-import hypothesis
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl.testing import absltest
-from hypothesis import strategies as st
+from absl.testing import absltest, parameterized
 
 from tvdp_tf.experiments import checkpoints, disk_errors
 
@@ -38,7 +35,9 @@ def parsed(completed, host):
   return {'completed': completed, **host}
 
 
-class CheckpointsTest(absltest.TestCase):
+class CheckpointsTestCase(parameterized.TestCase):
+  """A folder for checkpoints."""
+
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path, 'checkpoints')
@@ -64,6 +63,8 @@ class CheckpointsTest(absltest.TestCase):
       self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
       self.assertEqual(a.tolist(), b.tolist())
 
+
+class CheckpointsTest(CheckpointsTestCase):
   def test_round_trip(self):
     for completed in (1, 2, 3):
       self.save(
@@ -89,6 +90,19 @@ class CheckpointsTest(absltest.TestCase):
     loaded = self.load().state.schedule
     self.assertEqual(loaded['variance'], 1 / 3)
     self.assertEqual(loaded['round'].dtype, np.int32)
+
+  def test_what_grows_leaves_no_shapes_behind(self):
+    # TensorFlow keeps something for every shape that it has seen, for good.
+    shapes = set()
+
+    async def save(_, values, version):
+      del version
+      shapes.add(tuple(np.shape(value) for value in values.values()))
+
+    with mock.patch.object(tff.program.FileProgramStateManager, 'save', save):
+      for completed in (1, 2, 3):
+        self.save(completed, state(), losses=np.zeros(completed))
+    self.assertLen(shapes, 1)
 
   def test_nothing_saved(self):
     self.assertIsNone(self.load())
@@ -166,38 +180,6 @@ class CheckpointsTest(absltest.TestCase):
         ),
       ):
         self.save(1, state())
-
-  def test_any_damage_is_told(self):
-    self.save(1, state())
-    original = self.folder / 'original'
-    os.rename(self.folder / 'round_1', original)
-    files = sorted(path for path in original.rglob('*') if path.is_file())
-
-    @hypothesis.settings(max_examples=60, deadline=None)
-    @hypothesis.given(st.data())
-    def damage(data):
-      shutil.rmtree(self.folder / 'round_1', ignore_errors=True)
-      shutil.copytree(original, self.folder / 'round_1')
-      path = (
-        self.folder
-        / 'round_1'
-        / data.draw(st.sampled_from(files)).relative_to(original)
-      )
-      content = bytearray(path.read_bytes())
-      if data.draw(st.booleans()):
-        content = content[: data.draw(st.integers(0, len(content)))]
-      elif content:
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place] ^= data.draw(st.integers(1, 255))
-      path.write_bytes(content)
-      with mock.patch.object(checkpoints.logging, 'warning'):
-        loaded = self.load()
-      shutil.rmtree(self.folder / 'round_1.unusable', ignore_errors=True)
-      if loaded is not None:
-        # Where it does not matter: the graph, which is not read.
-        self.assert_same(loaded.state, state())
-
-    damage()
 
 
 if __name__ == '__main__':

@@ -27,7 +27,7 @@ LOSSES = (
 )
 
 
-def _metrics(losses=LOSSES, header=HEADER):
+def metrics_text(losses=LOSSES, header=HEADER):
   rows = [f'{m},0.0,{x!r},0.5\r\n' for m, x in enumerate(losses.tolist(), 1)]
   return header + ''.join(rows)
 
@@ -35,7 +35,7 @@ def _metrics(losses=LOSSES, header=HEADER):
 class PilotTestCase(parameterized.TestCase):
   def folder(self, metrics=None, config=None):
     folder = pathlib.Path(self.create_tempdir().full_path)
-    text = _metrics() if metrics is None else metrics
+    text = metrics_text() if metrics is None else metrics
     data = text if isinstance(text, bytes) else text.encode()
     (folder / 'metrics.csv').write_bytes(data)
     if config is not None:
@@ -74,13 +74,17 @@ class ReadTest(PilotTestCase):
   @parameterized.named_parameters(
     ('empty', '', 'line 1: round, noise_stddev, test_loss must each be'),
     ('columns', 'round,test_loss\n1,2\n', 'line 1: noise_stddev must each'),
-    ('twice', 'round,' + _metrics(), 'line 1: round must each be the name of'),
+    (
+      'twice',
+      'round,' + metrics_text(),
+      'line 1: round must each be the name of',
+    ),
     ('no_rounds', HEADER, 'rounds must be 5 or more, got 0'),
-    ('few', _metrics(LOSSES[:4]), 'rounds must be 5 or more, got 4'),
-    ('rising', _metrics(3 - LOSSES), 'losses must fall, and by more'),
+    ('few', metrics_text(LOSSES[:4]), 'rounds must be 5 or more, got 4'),
+    ('rising', metrics_text(3 - LOSSES), 'losses must fall, and by more'),
     (
       'noise',
-      _metrics().replace('3,0.0,', '3,0.25,', 1),
+      metrics_text().replace('3,0.0,', '3,0.25,', 1),
       'noise_stddev is 0.25 in round 3, but a pilot must have none',
     ),
     ('nan_noise', HEADER + '1,nan,2,3\n', 'noise_stddev is nan in round 1'),
@@ -89,7 +93,7 @@ class ReadTest(PilotTestCase):
       HEADER + '1,0,2,3\n2,0,loss,3\n',
       "line 3: test_loss is 'loss', not a number",
     ),
-    ('infinite', _metrics(LOSSES * math.inf), 'finite numbers, got inf'),
+    ('infinite', metrics_text(LOSSES * math.inf), 'finite numbers, got inf'),
     ('no_loss', HEADER + '1,0,,3\n', "line 2: test_loss is '', not a number"),
     ('short_line', HEADER + '1,0,2\n', 'line 2: there must be 4 fields'),
     ('long_line', HEADER + '1,0,2,3,4\n', 'line 2: there must be 4 fields'),
@@ -106,7 +110,7 @@ class ReadTest(PilotTestCase):
     ('open_quote', HEADER + '1,0,"2,3\n', 'unexpected end of data'),
     ('huge_field', HEADER + '1,0,' + '2' * 200_000, 'field larger than'),
     ('binary', b'\x89PNG\r\n\x1a\n\xff', 'it is not text in UTF-8'),
-    ('nul', _metrics().replace('2,0.0', '\0,0.0', 1), "round is '"),
+    ('nul', metrics_text().replace('2,0.0', '\0,0.0', 1), "round is '"),
   )
   def test_refusal_is_one_clear_line(self, metrics, message):
     folder = str(self.folder(metrics))
@@ -245,7 +249,7 @@ class MeasuredReportTest(PilotTestCase):
     config = json.dumps({'settings': {'local_steps': 7}})
     m = np.arange(1, 16)
     smooth = 0.4 + 1.5 * 0.93**m - 0.05 * 0.6**m
-    pilot = planning_pilot.read(str(self.folder(_metrics(smooth), config)))
+    pilot = planning_pilot.read(str(self.folder(metrics_text(smooth), config)))
     report = planning_report.make_report(Settings(), pilot)
     text = ' '.join(planning_text.describe(report).split())
     self.assertIn('WARNING: residuals follow one another', text)

@@ -1,7 +1,8 @@
 """How a program starts and ends.
 
 Exit codes: 0; 1 for a run that failed; 2 for wrong flags, before any work. What
-a user can mend is one line on the standard error.
+a user can mend is one line on the standard error. Who reads the output and goes
+away, as `head` does, ends the program without a word, with 1.
 
 The log is absl's, on the standard error: warnings of this project, and errors
 of any library. `--verbosity=0` adds a line a round, `--verbosity=1` whatever
@@ -11,6 +12,7 @@ the libraries have to say.
 import logging as standard_logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -69,6 +71,38 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
   )
 
 
+def _execute(main: Callable[[], None]) -> NoReturn:
+  _parse(sys.argv)
+  try:
+    main()
+  except errors.UsageError as error:
+    _exit(2, f'--{error}')
+  except errors.TvdpError as error:
+    _exit(1, str(error))
+  except KeyboardInterrupt:
+    _exit(1, 'interrupted')
+  sys.exit(0)
+
+
+def _end_unheard() -> None:
+  """Exits if nobody reads what this program prints.
+
+  A pipe to another process may be broken as well: that is none of the user's.
+  """
+  streams = [stream for stream in (sys.stdout, sys.stderr) if stream]
+  poll = select.poll()
+  for stream in streams:
+    poll.register(stream, 0)
+  broken = {where for where, event in poll.poll(0) if event & select.POLLERR}
+  if not broken:
+    return
+  # Python flushes them once more at its end.
+  with open(os.devnull, 'w', encoding='utf-8') as devnull:
+    for descriptor in broken:
+      os.dup2(devnull.fileno(), descriptor)
+  sys.exit(1)
+
+
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags, runs `main` and exits.
 
@@ -83,13 +117,13 @@ def run(main: Callable[[], None]) -> NoReturn:
   logging.get_absl_handler().addFilter(_is_wanted)
   # absl's flags let the user ask for more.
   logging.set_verbosity(logging.WARNING)
-  _parse(sys.argv)
   try:
-    main()
-  except errors.UsageError as error:
-    _exit(2, f'--{error}')
-  except errors.TvdpError as error:
-    _exit(1, str(error))
-  except KeyboardInterrupt:
-    _exit(1, 'interrupted')
-  sys.exit(0)
+    try:
+      _execute(main)
+    except SystemExit:
+      if sys.stdout:
+        sys.stdout.flush()  # Here, where its failure can be told.
+      raise
+  except BrokenPipeError:
+    _end_unheard()
+    raise

@@ -7,9 +7,11 @@ cannot be used is set aside, and the one before takes its place.
 """
 
 import collections
+import contextlib
+import io
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -86,8 +88,11 @@ class Checkpoints:
     for i, (leaf, like) in enumerate(zip(leaves, self._like, strict=True)):
       # The host may have put a Python number in the place of a float64.
       values[f'state_{i}'] = np.asarray(leaf, like.dtype)
-    for name, value in host.items():
-      values[f'host_{name}'] = np.asarray(value)
+    archive = io.BytesIO()
+    np.savez(archive, **host)
+    # One text, not arrays: some grow with the rounds, and TensorFlow keeps a
+    # quarter of a megabyte for every shape that it has ever seen.
+    values['host'] = np.array(archive.getvalue(), object)
     with disk_errors.one_line(self._folder):
       await self._manager.save(values, completed)
 
@@ -106,8 +111,7 @@ class Checkpoints:
     Raises:
       NotWrittenError: If a damaged one cannot be set aside.
     """
-    for version in reversed(await self._manager.get_versions() or []):
-      path = self._folder / f'{_PREFIX}{version}'
+    for version, path in sorted(self._versions(), reverse=True):
       try:
         return self._read(path, version, parse)
       except Exception as error:  # A damaged file may cause any.
@@ -123,12 +127,20 @@ class Checkpoints:
         tf.io.gfile.rename(str(path), str(_unused(aside)))
     return None
 
+  def _versions(self) -> Iterator[tuple[int, pathlib.Path]]:
+    """All that TFF's manager takes for a checkpoint: `round_007` is one."""
+    for path in self._folder.glob(f'{_PREFIX}*'):
+      with contextlib.suppress(ValueError):
+        yield int(path.name.removeprefix(_PREFIX)), path
+
   def _read(
     self,
     path: pathlib.Path,
     version: int,
     parse: Callable[[int, Mapping[str, np.ndarray]], _T],
   ) -> Loaded:
+    if path.name != f'{_PREFIX}{version}':
+      raise ValueError('its name is not that of a checkpoint')
     # Removing an old checkpoint takes this file first or later: it is whole
     # only with it.
     if not (path / 'saved_model.pb').stat().st_size:
@@ -136,7 +148,7 @@ class Checkpoints:
     reader = tf.train.load_checkpoint(str(path / 'variables' / 'variables'))
     values = {}
     for name in reader.get_variable_to_shape_map():
-      value = np.asarray(reader.get_tensor(name))  # All: a whole file it is.
+      value = reader.get_tensor(name)  # All: a whole file it is.
       if match := _VARIABLE.fullmatch(name):
         values[match[1]] = value
     if not np.array_equal(values['digest'], self._digest):
@@ -145,7 +157,7 @@ class Checkpoints:
       raise ValueError(f'it is that of round {values["completed"]}')
     leaves = []
     for i, like in enumerate(self._like):
-      leaf = values[f'state_{i}']
+      leaf = np.asarray(values[f'state_{i}'])
       # A text is of another dtype in NumPy for every length.
       if leaf.shape != like.shape or (
         tf.as_dtype(leaf.dtype) != tf.as_dtype(like.dtype)
@@ -155,11 +167,8 @@ class Checkpoints:
           f'{like.dtype}{list(like.shape)}'
         )
       leaves.append(leaf.astype(like.dtype))
-    host = {
-      name.removeprefix('host_'): value
-      for name, value in values.items()
-      if name.startswith('host_')
-    }
+    with np.load(io.BytesIO(values['host']), allow_pickle=False) as archive:
+      host = dict(archive)
     return Loaded(
       version,
       tf.nest.pack_sequence_as(self._structure, leaves),

@@ -7,6 +7,7 @@ is needed; `config.json` beside it, where there is one, tells how it was run.
 import csv
 import dataclasses
 import json
+import math
 import pathlib
 import reprlib
 from collections.abc import Mapping
@@ -112,15 +113,23 @@ def _parse(reader: csv.DictReader) -> tuple[list[int], list[float]]:
   return rounds, losses
 
 
+def _is_plain(value: Any) -> bool:
+  if isinstance(value, float):
+    return math.isfinite(value)
+  return value is None or isinstance(value, int | str)
+
+
 def _settings(path: pathlib.Path) -> Mapping[str, Any] | None:
-  """What the run of a `metrics.csv` was set to."""
+  """What the run of a `metrics.csv` was set to, as far as it makes sense."""
   try:
     text = path.with_name(run_folder.CONFIG).read_text(encoding='utf-8')
     config = json.loads(text)
-  except (OSError, ValueError):
+  except (OSError, ValueError, RecursionError):
     return None
   settings = config.get('settings') if isinstance(config, dict) else None
-  return settings if isinstance(settings, dict) else None
+  if not isinstance(settings, dict):
+    return None
+  return {name: value for name, value in settings.items() if _is_plain(value)}
 
 
 def read(path: str) -> Pilot:

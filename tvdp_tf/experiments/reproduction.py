@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ REPORT = 'report.md'
 _KEY = ('curve', 'seed', 'planned_rounds')
 # Several rows of a point differ in it.
 _ROW_KEY = (*_KEY, 'round')
+_COUNT = re.compile('[0-9]{1,9}')
 # What takes seconds and needs no download; the shapes stay those of the data.
 _SMOKE = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
 _SMOKE_ROUND_NUMBERS = (1, 3)
@@ -127,6 +129,15 @@ def points(
   return sorted(found, key=lambda p: (p.settings.dataset, p.settings.seed))
 
 
+def _is_row(row: Mapping[str | None, Any]) -> bool:
+  try:
+    numbers = [float(row[name]) for name in row if name != _KEY[0]]
+  except (TypeError, ValueError):  # A field is missing or too many, or a word.
+    return False
+  counts = (row.get(name, '') for name in _ROW_KEY[1:])
+  return bool(numbers) and all(map(_COUNT.fullmatch, counts))
+
+
 def read_points(
   path: pathlib.Path, experiment: catalogue.Experiment | None = None
 ) -> list[dict[str, str]]:
@@ -148,12 +159,13 @@ def read_points(
     raise errors.UsageError(
       f'output_dir must hold a readable {POINTS}, got {str(path)!r}'
     ) from error
-  rows = list(csv.DictReader(io.StringIO(text)))
+  try:
+    rows = list(csv.DictReader(io.StringIO(text)))
+  except csv.Error:
+    rows = [{}]
   kinds = _KINDS if experiment is None else (_kind(experiment),)
   headers = {','.join(_header(kind)) for kind in kinds}
-  if text.partition('\n')[0] not in headers or any(
-    None in row.values() or None in row for row in rows
-  ):
+  if text.partition('\n')[0] not in headers or not all(map(_is_row, rows)):
     raise errors.UsageError(
       f'output_dir must hold a {POINTS} of this program, got {str(path)!r}'
     )

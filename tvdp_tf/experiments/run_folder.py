@@ -3,8 +3,12 @@
 Text files appear whole or not at all: they are written beside their place,
 flushed to the disk and renamed. So does the folder itself: where it exists, it
 holds the configuration and a ledger.
+
+A folder may come from someone else. What is read in it is JSON and CSV, never
+code, and a link in it is refused: what it holds is in it.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -35,6 +39,13 @@ METRICS_COLUMNS = (
   'seconds',
 )
 _FINISHED = 'finished'
+_PARTS = ('settings', 'versions', 'resolved')
+_DIGEST = 'sha256'
+# What may lead out of the folder, were it a link.
+_OWN = re.compile(
+  r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
+  r'|checkpoints|model|tensorboard)'
+)
 # What a write that was killed leaves: ours, then those of TFF's managers.
 _LEFTOVER = re.compile(
   r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|model)\.[0-9]+'
@@ -69,6 +80,12 @@ def check_absent(path: pathlib.Path) -> None:
     raise errors.UsageError(str(error)) from error
 
 
+def digest(config: Mapping[str, Any]) -> bytes:
+  """SHA-256 of a configuration, 32 bytes; of a run, it never changes."""
+  parts = {name: config[name] for name in _PARTS}
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+
+
 def create(
   path: pathlib.Path, config: Mapping[str, Any], header: ledger.LedgerHeader
 ) -> None:
@@ -80,7 +97,7 @@ def create(
   """
   try:
     with output_folder.create(path) as folder:
-      write_json(folder / CONFIG, config)
+      write_json(folder / CONFIG, {**config, _DIGEST: digest(config).hex()})
       write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
       ledger.PrivacyLedger.create(folder / LEDGER, header).close()
   except ValueError as error:
@@ -104,21 +121,29 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     `resolved.public_seed` is in its range.
 
   Raises:
-    UsageError: If the folder is not that of a run.
+    UsageError: If the folder is not that of a run, or has links in it.
   """
   config = read_json(path / CONFIG)
-  parts = [config.get(name) for name in ('settings', 'versions', 'resolved')]
   try:
-    if not all(isinstance(part, dict) for part in parts):
+    if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
+    _refuse_links(path)
     seed = config['resolved'].get('public_seed')
     _validate.integer('public_seed', seed, 0, 2**63 - 1)
   except ValueError as error:
     raise errors.UsageError(
       f'output_dir must be the folder of a run to resume, got {str(path)!r}: '
-      f'{error}'
+      f'{str(error)[:200]}'
     ) from error
   return config
+
+
+def _refuse_links(path: pathlib.Path) -> None:
+  """TensorFlow empties folders that links in an old checkpoint lead to."""
+  own = (entry for entry in path.iterdir() if _OWN.fullmatch(entry.name))
+  for entry in sorted([*own, *(path / CHECKPOINTS).rglob('*')]):
+    if entry.is_symlink():
+      raise ValueError(f'{str(entry.relative_to(path))!r} in it is a link')
 
 
 def _entry(part: Mapping[str, Any], name: str) -> str:
@@ -148,11 +173,12 @@ def check_unchanged(
     if old == new:
       continue
     old, new = old[:60], new[:60]
+    shown = (name if name in now else repr(name))[:60]
     if part == 'settings':
-      raise errors.UsageError(f'{name} must be {old}, {began}, got {new}')
+      raise errors.UsageError(f'{shown} must be {old}, {began}, got {new}')
     what = 'version of ' if part == 'versions' else ''
     raise errors.UsageError(
-      f'resume must find the {what}{name} {began}, {old}, got {new}'
+      f'resume must find the {what}{shown} {began}, {old}, got {new}'
     )
 
 
@@ -167,6 +193,23 @@ def config_to_resume(
   config = read_config(path)
   check_unchanged(path, config, 'settings', settings)
   return config
+
+
+def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Checks `read_config` against the digest that was written with it.
+
+  To be called after `check_unchanged`, which tells what has changed. This finds
+  a change of `resolved.public_seed`, which only the file knows: with another
+  one, the ledger's clients would not be those of the run.
+
+  Raises:
+    UsageError: If it was edited or damaged.
+  """
+  if config.get(_DIGEST) != digest(config).hex():
+    raise errors.UsageError(
+      f'resume must find {CONFIG} as when the run in {str(path)!r} began, but '
+      f'its {_DIGEST} is another'
+    )
 
 
 def is_finished(path: pathlib.Path) -> bool:

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import pathlib
 from typing import Any
 
@@ -143,9 +142,10 @@ def train(
   }
   if resume:
     run_folder.check_unchanged(output_dir, config, 'resolved', now['resolved'])
+    run_folder.check_whole(output_dir, config)
   else:
     run_folder.create(output_dir, now, plan.header)
-  digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).digest()
+  digest = run_folder.digest(now)
   with (
     ledger_lib.PrivacyLedger.open(
       output_dir / run_folder.LEDGER, plan.header

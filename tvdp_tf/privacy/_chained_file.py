@@ -200,7 +200,7 @@ def _sync_folder(path: str):
 
 
 def _write_head(path: str, count: int, digest: str):
-  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
   descriptor = os.open(path + '.head.tmp', flags, 0o644)
   try:
     _write(descriptor, b'{"count":%d,"hash":"%b"}\n' % (count, digest.encode()))
@@ -251,7 +251,7 @@ class ChainedFile:
     path = os.fspath(path)
     _refuse_existing(path)
     line, digest = chained_line(None, payload)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = -1
     try:
       descriptor = os.open(path + '.new', flags, 0o644)

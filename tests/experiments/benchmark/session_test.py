@@ -1,11 +1,14 @@
 """The protocol: what is answered, and what happens when it is not."""
 
 import json
+import pathlib
 import time
 
+import hypothesis
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import mutations
 from tests.experiments.benchmark import fakes
 from tvdp_tf.experiments.benchmark import processes, session
 
@@ -29,6 +32,8 @@ class ParseTest(parameterized.TestCase):
     '{"event": "rounds", "seconds": [true]}',
     '{"event": "rounds", "seconds": [NaN]}',
     '{"event": "rounds", "seconds": [1, Infinity]}',
+    '{"event": "rounds", "seconds": [1' + '0' * 400 + ']}',
+    '[' * 100_000,
   )
   def test_garbage(self, line):
     with self.assertRaises(ValueError):
@@ -38,6 +43,27 @@ class ParseTest(parameterized.TestCase):
   def test_no_number(self, value):
     with self.assertRaisesRegex(ValueError, 'field loss is no float'):
       session.parse(f'{{"event": "e", "loss": {value}}}', 'e', loss=float)
+
+
+class WeightsTest(absltest.TestCase):
+  def test_any_damage_is_a_value_error_or_gives_arrays(self):
+    path = self.create_tempfile().full_path
+    np.savez(path + '.npz', np.ones([3, 2], np.float32), np.zeros(4))
+    whole = pathlib.Path(path + '.npz').read_bytes()
+    self.assertLen(session.read_weights(path + '.npz'), 2)
+
+    @mutations.quick(300)
+    @hypothesis.given(mutations.damaged(whole))
+    def check(content):
+      pathlib.Path(path).write_bytes(content)
+      try:
+        weights = session.read_weights(path)
+      except ValueError:
+        return
+      for array in weights:
+        self.assertIn(array.dtype.kind, 'f')
+
+    check()
 
 
 class SessionTest(parameterized.TestCase):

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import queue
@@ -23,6 +22,7 @@ from tvdp_tf.experiments.benchmark import work as work_lib
 TIMEOUT_S = 900.0
 _QUIT_TIMEOUT_S = 20.0
 _LOG_TAIL_BYTES = 2000
+_LIMIT = 1e300  # An integer may be too large for a float.
 
 
 class ProgramError(errors.TvdpError):
@@ -76,7 +76,10 @@ def parse(line: str, event: str, **types: type) -> dict[str, Any]:
   Raises:
     ValueError: If it is none such.
   """
-  message = json.loads(line)
+  try:
+    message = json.loads(line)
+  except RecursionError as error:
+    raise ValueError('nested too deeply') from error
   if not isinstance(message, dict) or message.get('event') != event:
     raise ValueError(f'event {event!r} is missing')
   for name, kind in types.items():
@@ -88,11 +91,24 @@ def parse(line: str, event: str, **types: type) -> dict[str, Any]:
       for n in numbers
       if isinstance(n, bool)
       or not isinstance(n, int | float)
-      or not math.isfinite(n)
+      or not abs(n) < _LIMIT
     ]
     if wrong or (kind is not float and not isinstance(value, kind)):
       raise ValueError(f'field {name} is no {kind.__name__}')
   return message
+
+
+def read_weights(path: str | os.PathLike[str]) -> list[np.ndarray]:
+  """Reads the arrays that `np.savez(path, *weights)` wrote.
+
+  Raises:
+    ValueError: If it is no such file.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as arrays:
+      return [arrays[f'arr_{i}'] for i in range(len(arrays.files))]
+  except Exception as error:  # A damaged archive may cause any.
+    raise ValueError(f'not the arrays of a model: {error}') from error
 
 
 class Session:
@@ -214,9 +230,8 @@ class Session:
         f'check {rounds} {path}', 'check', loss=float, parameter_norm=float
       )
       try:
-        with np.load(path, allow_pickle=False) as arrays:
-          weights = [arrays[f'arr_{i}'] for i in range(len(arrays.files))]
-      except (OSError, ValueError, KeyError) as error:
+        weights = read_weights(path)
+      except ValueError as error:
         raise self._error('has written no model') from error
     return Check(answer['loss'], answer['parameter_norm'], weights)
 

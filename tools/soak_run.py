@@ -1,0 +1,205 @@
+"""A long run with faults, watched from inside of its process."""
+
+import collections
+import dataclasses
+import gc
+import os
+import pathlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from scipy import stats
+
+from tvdp_tf.experiments import plans, rounds, training
+from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.experiments.benchmark import processes
+
+# What the ledger has to remember of a round is 5 to 10 of them.
+MOST_KIB_A_ROUND = 50.0
+FAULTS = ('vanished', 'empty', 'nan', 'huge')
+_FAULT_RATE = 0.4
+
+
+class Sample(NamedTuple):
+  """This process after a round.
+
+  Attributes:
+    round: The round.
+    resident_kib: Resident memory.
+    descriptors: Open file descriptors.
+    threads: Threads.
+    children: Processes below this one.
+    seconds: Since the start.
+  """
+
+  round: int
+  resident_kib: int
+  descriptors: int
+  threads: int
+  children: int
+  seconds: float
+
+
+class Verdict(NamedTuple):
+  """What the samples after the warm-up say.
+
+  Attributes:
+    kib_a_round: Growth of the resident memory, of the samples that follow a
+      collection of garbage: the median of the slopes between all pairs of them
+      (Theil-Sen).
+    kib_a_round_interval: Its 95 % interval.
+    descriptors: The most in the first half, and in the second.
+    threads: The same.
+    children: The most.
+  """
+
+  kib_a_round: float
+  kib_a_round_interval: tuple[float, float]
+  descriptors: tuple[int, int]
+  threads: tuple[int, int]
+  children: int
+
+  def failures(self) -> list[str]:
+    """What is not flat."""
+    found = []
+    if not self.kib_a_round <= MOST_KIB_A_ROUND:
+      found.append(f'memory grows by {self.kib_a_round:.1f} KiB a round')
+    for name in ('descriptors', 'threads'):
+      before, after = getattr(self, name)
+      if after > before:
+        found.append(f'{name} grow from {before} to {after}')
+    if self.children:
+      found.append(f'child processes: {self.children}')
+    return found
+
+
+def verdict(samples: Sequence[Sample], collect_every: int) -> Verdict:
+  """Judges the samples of the rounds after the warm-up.
+
+  Args:
+    samples: One a round.
+    collect_every: As of `Soak`.
+  """
+  clean = [sample for sample in samples if sample.round % collect_every == 0]
+  slope, _, low, high = stats.theilslopes(
+    [sample.resident_kib for sample in clean],
+    [sample.round for sample in clean],
+  )
+  half = len(samples) // 2
+
+  def most(name: str) -> tuple[int, int]:
+    values = [getattr(sample, name) for sample in samples]
+    return max(values[:half]), max(values[half:])
+
+  return Verdict(
+    kib_a_round=float(slope),
+    kib_a_round_interval=(float(low), float(high)),
+    descriptors=most('descriptors'),
+    threads=most('threads'),
+    children=max(sample.children for sample in samples),
+  )
+
+
+class _InterruptionError(Exception):
+  """Ends a run where a user would have pressed Ctrl-C."""
+
+
+class _FaultyRounds(rounds.Rounds):
+  """Rounds whose clients fail, all but the first of each."""
+
+  def __init__(self, plan: plans.Plan, soak: 'Soak'):
+    super().__init__(plan, rounds.build_process(plan))
+    self._soak = soak
+
+  def run(self, state, releases, noise_keys):
+    after = super().run(state, releases, noise_keys)
+    self._soak.observe(releases.number)
+    return after
+
+  def _client_data(self, releases, noise_keys):
+    first, *others = super()._client_data(releases, noise_keys)
+    rng = np.random.default_rng(releases.number)
+    sent = [first]
+    for client in others:
+      fault = ''
+      if rng.random() < _FAULT_RATE:
+        fault = FAULTS[rng.integers(len(FAULTS))]
+        self._soak.faults[fault] += 1
+      if fault != 'vanished':
+        sent.append(_spoilt(client, fault))
+    return sent
+
+
+def _spoilt(client: Sequence[Any], fault: str) -> Sequence[Any]:
+  (element,) = client
+  change: dict[str, Callable] = {
+    'empty': lambda array: array[:0],
+    'nan': lambda array: np.full_like(array, np.nan),
+    'huge': lambda array: np.full_like(array, 1e30),
+  }
+  if not fault:
+    return client
+  names = ('x', 'y') if fault == 'empty' else ('x',)
+  spoilt = collections.OrderedDict(element)
+  for name in names:
+    spoilt[name] = change[fault](element[name])
+  return [spoilt]
+
+
+@dataclasses.dataclass
+class Soak:
+  """A run that is being watched.
+
+  Attributes:
+    interrupt_after: Rounds after which the run is interrupted, and resumed.
+    collect_every: After every so many rounds Python's garbage is collected
+      before the sample. By itself Python waits for some 150 rounds, in which
+      45 MiB gather: a saw-tooth that hides what grows.
+    samples: One a round, and one more for a round that was repeated.
+    faults: How often each of `FAULTS` befell a client.
+  """
+
+  interrupt_after: Collection[int]
+  collect_every: int
+  samples: list[Sample] = dataclasses.field(default_factory=list)
+  faults: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  _started: float = dataclasses.field(default_factory=time.monotonic)
+
+  def observe(self, round_number: int) -> None:
+    """Takes a sample; ends the run if it is to be interrupted here."""
+    if round_number % self.collect_every == 0:
+      gc.collect()
+    own = pathlib.Path('/proc/self')
+    pages = int((own / 'statm').read_text().split()[1])
+    repeated = any(sample.round == round_number for sample in self.samples)
+    self.samples.append(
+      Sample(
+        round_number,
+        pages * os.sysconf('SC_PAGESIZE') // 1024,
+        len(os.listdir(own / 'fd')),
+        len(os.listdir(own / 'task')),
+        len(processes.tree(os.getpid())) - 1,
+        time.monotonic() - self._started,
+      )
+    )
+    if round_number in self.interrupt_after and not repeated:
+      raise _InterruptionError
+
+  def run(
+    self, settings: settings_lib.TrainingSettings, run_dir: pathlib.Path
+  ) -> training.TrainingResult:
+    """Trains to the end, on the compiled runtime."""
+    with mock.patch.object(
+      rounds, 'on_runtime', lambda plan: _FaultyRounds(plan, self)
+    ):
+      resume = False
+      while True:
+        try:
+          return training.train(settings, run_dir, resume=resume)
+        except _InterruptionError:
+          resume = True
