@@ -77,16 +77,12 @@ MNIST = Task(
 ADULT = Task(
   'Adult', 'adult', 'svm', (0.03, 0.1, 0.3, 1.0), 0.3, _gradient(1.0, 3.0)
 )
+_CNN_GRID = (0.05, 0.1, 0.2, 0.5)
 CIFAR10 = Task(
-  'CIFAR-10', 'cifar10', 'cnn', (0.1, 0.2, 0.5), 0.2, _gradient(0.2, 3.0)
+  'CIFAR-10', 'cifar10', 'cnn', _CNN_GRID, 0.1, _gradient(0.2, 3.0)
 )
 FASHION_MNIST = Task(
-  'FMNIST',
-  'fashion_mnist',
-  'cnn',
-  (0.1, 0.2, 0.5),
-  0.2,
-  _gradient(0.2, 3.0),
+  'FMNIST', 'fashion_mnist', 'cnn', _CNN_GRID, 0.2, _gradient(0.2, 3.0)
 )
 TASKS = (MNIST, ADULT, CIFAR10, FASHION_MNIST)
 
