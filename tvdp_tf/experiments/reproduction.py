@@ -210,7 +210,6 @@ def run(
   done = {tuple(row[name] for name in _KEY) for row in rows}
   missing = [point for point in to_run if point.key not in done]
   output_dir.mkdir(parents=True, exist_ok=True)
-  started = time.monotonic()
   with (
     simulation.compiled_runtime(device) as context,
     tqdm.tqdm(
@@ -221,13 +220,15 @@ def run(
   ):
     runner = _kind(experiment).Runner(experiment, context)
     for point in missing:
+      started = time.monotonic()
       bar.set_postfix_str(point.curve)
       key = dict(zip(_KEY, point.key, strict=True))
       rows += [{**key, **row} for row in runner.run(point.settings, point.game)]
       _write_points(path, experiment, rows)
+      _summarize(experiment, output_dir, time.monotonic() - started, 1)
       bar.update(point.rounds_to_run)
   draw(experiment, output_dir)
-  _summarize(experiment, output_dir, time.monotonic() - started, missing)
+  _summarize(experiment, output_dir, 0.0, 0)
 
 
 def _by_curve(
@@ -260,7 +261,7 @@ def _summarize(
   experiment: catalogue.Experiment,
   output_dir: pathlib.Path,
   seconds: float,
-  ran: Sequence[Point],
+  points_run: int,
 ) -> None:
   rows = read_points(output_dir / POINTS, experiment)
   points_before, seconds_before = _ran(output_dir / SUMMARY)
@@ -285,9 +286,9 @@ def _summarize(
         'cores': len(os.sched_getaffinity(0)),
         'system': platform.platform(),
       },
-      # Of all calls that came to their end.
+      # Of all calls, interrupted ones included.
       'ran': {
-        'points': points_before + len(ran),
+        'points': points_before + points_run,
         'seconds': seconds_before + seconds,
       },
     },
@@ -320,4 +321,4 @@ def merge(
   output_dir.mkdir(parents=True)
   _write_points(output_dir / POINTS, experiment, list(rows.values()))
   draw(experiment, output_dir)
-  _summarize(experiment, output_dir, 0.0, [])
+  _summarize(experiment, output_dir, 0.0, 0)
