@@ -17,7 +17,7 @@ from tvdp_tf.experiments import plans, rounds, training
 from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.experiments.benchmark import processes
 
-# What the ledger has to remember of a round is 5 to 10 of them.
+# Not 0: the ledger and the plan's history remember every round.
 MOST_KIB_A_ROUND = 50.0
 FAULTS = ('vanished', 'empty', 'nan', 'huge')
 _FAULT_RATE = 0.4
