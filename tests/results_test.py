@@ -81,5 +81,48 @@ class ReproductionTest(parameterized.TestCase):
     self.assertLess(np.mean(np.abs(drawn - committed) > 0.1), 1e-4)
 
 
+class PrototypeTest(parameterized.TestCase):
+  """An independent prototype's losses: other code, weights and cohorts."""
+
+  def loss(self, curve, rounds):
+    name = 'step_size'
+    rows = reproduction.read_points(_RESULTS / name / reproduction.POINTS)
+    losses = [
+      float(row['test_loss'])
+      for row in rows
+      if row['curve'] == curve and row['planned_rounds'] == str(rounds)
+    ]
+    self.assertLen(losses, 3)
+    return np.mean(losses)
+
+  @parameterized.parameters(
+    (3, 0.1, 30, (1.064, 1.032, 1.060, 1.123, 1.380, 1.828)),
+    (3, 0.1, 20, (0.997, 0.981, 0.990, 1.010, 1.087, 1.224)),
+    (10, 0.05, 40, (0.897, 0.802, 0.795, 0.807, 0.915, 1.279)),
+  )
+  def test_of_three_seeds(self, epsilon, eta, rounds, losses):
+    thetas = (0.9, 0.95, 0.975, 1, 1.05, 1.1)
+    for theta, loss in zip(thetas, losses, strict=True):
+      curve = f'epsilon = {epsilon}, eta = {eta:g}, theta = {theta:g}'
+      np.testing.assert_allclose(self.loss(curve, rounds), loss, rtol=0.02)
+
+  @parameterized.parameters(
+    (0.05, 0.9, (1.376, 0.994, 0.887, 0.903)),
+    (0.05, 1, (1.375, 0.983, 0.851, 0.807)),
+    (0.05, 1.1, (1.376, 1.007, 0.985, 1.273)),
+    (0.2, 1, (0.681, 0.557, 0.535, 0.538)),
+    (0.5, 1, (0.516, 0.483, 0.483, 0.513)),
+  )
+  def test_of_one_seed(self, eta, theta, losses):
+    for rounds, loss in zip((10, 20, 30, 40), losses, strict=True):
+      curve = f'epsilon = 10, eta = {eta:g}, theta = {theta:g}'
+      np.testing.assert_allclose(self.loss(curve, rounds), loss, rtol=0.05)
+
+  @parameterized.parameters((0.05, 0.670), (0.2, 0.473), (0.5, 0.463))
+  def test_without_noise(self, eta, loss):
+    curve = f'no noise, eta = {eta:g}'
+    np.testing.assert_allclose(self.loss(curve, 40), loss, rtol=0.02)
+
+
 if __name__ == '__main__':
   absltest.main()
