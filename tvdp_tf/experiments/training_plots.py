@@ -23,12 +23,26 @@ _LABELS = {
 def series(
   rows: Rows, against: str, column: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """(x, mean over the seeds, standard deviation over the seeds)."""
+  """Means over the seeds, where all of them have a value.
+
+  A refinement ends the runs of some seeds before others: a mean over those that
+  go on would jump.
+
+  Args:
+    rows: Of one curve.
+    against: As of the experiment.
+    column: Of the CSV.
+
+  Returns:
+    x, the mean and the standard deviation over the seeds.
+  """
   x_name = 'round' if against == catalogue.ROUND else 'planned_rounds'
   by_x: dict[int, list[float]] = {}
   for row in rows:
     by_x.setdefault(int(row[x_name]), []).append(float(row[column]))
-  x = sorted(by_x)
+  seeds = len({row['seed'] for row in rows})
+  x = sorted(x for x, values in by_x.items() if len(values) == seeds)
+  x = x or sorted(by_x)  # A shard may have no place in common.
   return (
     np.array(x),
     np.array([np.mean(by_x[i]) for i in x]),
