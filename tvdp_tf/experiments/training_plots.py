@@ -63,9 +63,8 @@ def draw(
     path: The PNG to write.
   """
   curves = {curve: own for curve, own in rows_by_curve.items() if own}
-  if experiment.against == catalogue.ROUNDS and (
-    len(experiment.round_numbers) == 1
-  ):
+  numbers = {row['planned_rounds'] for own in curves.values() for row in own}
+  if experiment.against == catalogue.ROUNDS and len(numbers) == 1:
     figure = _draw_points(experiment, curves)
   else:
     figure = _draw_curves(experiment, curves)
@@ -89,12 +88,10 @@ def _draw_points(
   for axis, column in zip(axes[0], experiment.columns, strict=True):
     means = []
     for place, own in enumerate(curves.values()):
-      _, mean, spread = series(own, experiment.against, column)
+      (rounds,), mean, spread = series(own, experiment.against, column)
       axis.errorbar(mean, [place], xerr=spread, fmt='o', capsize=3)
       means.append(mean)
-    axis.set_xlabel(
-      f'{_LABELS[column]} after {experiment.round_numbers[0]} rounds'
-    )
+    axis.set_xlabel(f'{_LABELS[column]} after {rounds} rounds')
     axis.set_yticks(range(len(curves)), list(curves))
     axis.grid(alpha=0.3)
     if column == 'test_loss':
