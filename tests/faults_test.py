@@ -5,7 +5,7 @@ import pathlib
 
 from absl.testing import absltest
 
-from tools import fault_suite, faults
+from tools import fault_report, fault_suite
 
 _ROWS = [
   fault_suite.Row('SIGKILL: start', 'tff, paper', 'resumed', 'nothing'),
@@ -17,7 +17,7 @@ _ROWS = [
 class WriteTest(absltest.TestCase):
   def test_table(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'a', 'b')
-    faults.write(_ROWS, folder, seed=5)
+    fault_report.write(_ROWS, folder, seed=5)
     with open(folder / 'faults.csv', newline='') as file:
       rows = list(csv.DictReader(file))
     self.assertEqual(

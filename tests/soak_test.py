@@ -6,7 +6,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from tests.experiments import resume_cases
-from tools import soak, soak_run
+from tools import soak_report, soak_run
 
 
 def _samples(**changes):
@@ -47,18 +47,18 @@ class VerdictTest(parameterized.TestCase):
 class SoakTest(resume_cases.FolderTestCase):
   def test_some_rounds_with_faults(self):
     folder = self.folder / 'soak'
-    with mock.patch.object(soak, 'INTERRUPTIONS', (0.4, 0.6)):
-      verdict = soak.soak(10, folder)
+    with mock.patch.object(soak_report, 'INTERRUPTIONS', (0.4, 0.6)):
+      verdict = soak_report.soak(10, folder)
     self.assertEqual(verdict.children, 0)
     self.assertEqual(verdict.descriptors[0], verdict.descriptors[1])
-    with open(folder / soak.CSV, newline='') as file:
+    with open(folder / soak_report.CSV, newline='') as file:
       rounds = [int(row['round']) for row in csv.DictReader(file)]
     # After an interruption the round comes again.
     self.assertEqual(rounds, [*range(1, 5), *range(4, 7), *range(6, 11)])
     text = (folder / 'README.md').read_text()
     self.assertRegex(text, r'Faults of clients: [1-9]\d* vanished, [1-9]')
     self.assertIn('resumed in the same process, after rounds 4, 6.', text)
-    self.assertGreater((folder / soak.PICTURE).stat().st_size, 5000)
+    self.assertGreater((folder / soak_report.PICTURE).stat().st_size, 5000)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,44 @@
+"""The table of faults, as files."""
+
+import csv
+import io
+import pathlib
+from collections.abc import Sequence
+
+from tools import fault_suite
+from tvdp_tf.experiments import run_folder
+
+
+def write(
+  rows: Sequence[fault_suite.Row], folder: pathlib.Path, seed: int
+) -> None:
+  """Writes `faults.csv` and `README.md`."""
+  folder.mkdir(parents=True, exist_ok=True)
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(rows[0]._fields)
+  writer.writerows(rows)
+  run_folder.write_text(folder / 'faults.csv', text.getvalue())
+  kills = [row for row in rows if row.fault.startswith('SIGKILL: ')]
+  survived = sum(row.survived for row in kills)
+  lines = [
+    '# Faults, and what was lost',
+    '',
+    f'By `make faults ARGS=--seed={seed}`; every row is in `faults.csv`.',
+    '',
+    f'Runs with a seed were killed (SIGKILL) {len(kills)} times at random '
+    f'instants, {sum("tff" in row.where for row in kills)} times on the '
+    '`tff` runtime and the others on `compiled`, and resumed. Model, metrics '
+    '(but for the seconds) and ledger were those of the uninterrupted run, bit '
+    f'by bit, after {survived} of them.',
+    '',
+    '| fault | runtime, mechanism | what happened | lost |',
+    '| --- | --- | --- | --- |',
+    *(
+      f'| {row.fault} | {row.where} | {row.happened.replace("|", " ")} | '
+      f'{row.lost} |'
+      for row in rows
+      if row not in kills
+    ),
+  ]
+  run_folder.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
