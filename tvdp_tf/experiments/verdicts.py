@@ -52,9 +52,21 @@ def to_json(decisions: Sequence[claims.Decision]) -> list[Mapping]:
 
 
 def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
-  return '; '.join(
-    f'{name}: {claims.text_of(values)}' for name, values in measured.items()
+  """What all names have in common is said once."""
+  parts = [name.split(', ') for name in measured]
+  common: list[str] = []
+  if len({len(part) for part in parts}) == 1 < len(parts):
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    common = [p for p, is_same in zip(parts[0], same, strict=True) if is_same]
+    parts = [
+      [p for p, is_same in zip(part, same, strict=True) if not is_same]
+      for part in parts
+    ]
+  said = '; '.join(
+    f'{", ".join(part)}: {claims.text_of(values)}'
+    for part, values in zip(parts, measured.values(), strict=True)
   )
+  return f'{", ".join(common)}. {said}' if common else said
 
 
 def table(decisions: Sequence[claims.Decision]) -> str:
