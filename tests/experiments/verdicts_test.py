@@ -55,7 +55,7 @@ class TextTest(absltest.TestCase):
 
   def test_what_is_common_is_said_once(self):
     table = verdicts.table([self.decision('x, a, y', 'x, b, y')])
-    self.assertIn('| x, y. a: 0.250; b: 0.250 |', table)
+    self.assertIn('| (x, y) a: 0.250; b: 0.250 |', table)
     self.assertIn('| x, y: 0.250 |', verdicts.table([self.decision('x, y')]))
 
   def test_report(self):

@@ -66,7 +66,7 @@ def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
     f'{", ".join(part)}: {claims.text_of(values)}'
     for part, values in zip(parts, measured.values(), strict=True)
   )
-  return f'{", ".join(common)}. {said}' if common else said
+  return f'({", ".join(common)}) {said}' if common else said
 
 
 def table(decisions: Sequence[claims.Decision]) -> str:
