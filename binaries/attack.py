@@ -138,10 +138,8 @@ def _membership(path: pathlib.Path | None) -> None:
     **shared_flags.values(_TRAINING_SETTINGS),
   )
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
-  from tvdp_tf.experiments import (  # noqa: PLC0415
-    membership_settings,
-    output_folder,
-  )
+  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
+  from tvdp_tf.experiments.membership import settings as membership_settings  # noqa: PLC0415
 
   settings = membership_settings.GameSettings(
     training,
@@ -153,11 +151,9 @@ def _membership(path: pathlib.Path | None) -> None:
     output_folder.check(path)
 
   from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments import (  # noqa: PLC0415
-    membership_game,
-    membership_report,
-    run_folder,
-  )
+  from tvdp_tf.experiments import run_folder  # noqa: PLC0415
+  from tvdp_tf.experiments.membership import game as membership_game  # noqa: PLC0415
+  from tvdp_tf.experiments.membership import report as membership_report  # noqa: PLC0415
 
   with simulation.compiled_runtime(training.device) as context:
     game = membership_game.Games(context).play(settings)

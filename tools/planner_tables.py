@@ -14,8 +14,9 @@ import numpy as np
 from tools import result_tables
 from tools.theory_tables import DELTA, EPSILON, SAMPLING_RATE, THETAS, markdown
 from tvdp_tf import privacy
-from tvdp_tf.experiments import catalogue, contraction_estimate
+from tvdp_tf.experiments import catalogue
 from tvdp_tf.experiments.catalogue import claims, tasks
+from tvdp_tf.experiments.planning import contraction_estimate
 
 _LARGEST = 40  # M of the run with noise.
 

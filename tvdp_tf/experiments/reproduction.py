@@ -15,14 +15,9 @@ from typing import Any
 import tqdm
 
 from tvdp_tf import errors, simulation
-from tvdp_tf.experiments import (
-  catalogue,
-  membership_table,
-  run_folder,
-  training_curves,
-  verdicts,
-)
+from tvdp_tf.experiments import catalogue, run_folder, training_curves, verdicts
 from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.experiments.membership import table as membership_table
 
 POINTS = 'points.csv'
 PICTURE = 'figure.png'

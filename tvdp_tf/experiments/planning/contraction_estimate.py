@@ -5,7 +5,7 @@ shrinks by A a round; a pilot's loss curve is fitted with just that:
 
   loss(m) = L_inf + (L_0 - L_inf) A^m,  Theta = L_0 - L_inf
 
-where round 0 is extrapolated; `planning_decay` has the fit.
+where round 0 is extrapolated; `decay` has the fit.
 
 The robust cost is profiled over A, from its limit 0 (all of the fall before the
 second point) to its limit 1 (a straight line). The interval of A are the values
@@ -27,7 +27,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from tvdp_tf import _validate
-from tvdp_tf.experiments import planning_decay
+from tvdp_tf.experiments.planning import decay as planning_decay
 
 LEAST_ROUNDS = 5
 # For the memory of the search over A.

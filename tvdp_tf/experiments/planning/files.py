@@ -15,11 +15,9 @@ matplotlib.use('Agg')  # No screen is needed.
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
-from tvdp_tf.experiments import (
-  output_folder,
-  planning_pilot_plot,
-  planning_report,
-)
+from tvdp_tf.experiments import output_folder
+from tvdp_tf.experiments.planning import pilot_plot as planning_pilot_plot
+from tvdp_tf.experiments.planning import report as planning_report
 
 JSON = 'plan.json'
 CSV = 'plan.csv'

@@ -2,7 +2,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import optimize
 
-from tvdp_tf.experiments import contraction_estimate
+from tvdp_tf.experiments.planning import contraction_estimate
 
 ROUNDS = np.arange(1, 31)
 

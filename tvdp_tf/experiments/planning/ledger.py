@@ -5,7 +5,8 @@ import pathlib
 
 import numpy as np
 
-from tvdp_tf.experiments import output_folder, planning_layout
+from tvdp_tf.experiments import output_folder
+from tvdp_tf.experiments.planning import layout as planning_layout
 from tvdp_tf.privacy import ledger, ledger_audit
 
 CSV = 'ledger_audit.csv'

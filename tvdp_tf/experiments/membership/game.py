@@ -13,13 +13,9 @@ import tensorflow as tf
 
 from tvdp_tf import _validate, errors, privacy, simulation
 from tvdp_tf.attacks import membership
-from tvdp_tf.experiments import (
-  federation,
-  membership_settings,
-  plans,
-  sweep,
-)
+from tvdp_tf.experiments import federation, plans, sweep
 from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.experiments.membership import settings as membership_settings
 from tvdp_tf.learning import (
   datasets,
   evaluation,

@@ -8,9 +8,10 @@ from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
 from tvdp_tf.attacks import membership
-from tvdp_tf.experiments import catalogue, membership_table, reproduction
+from tvdp_tf.experiments import catalogue, reproduction
+from tvdp_tf.experiments.membership import table as membership_table
 
-_RESULTS = pathlib.Path(__file__).resolve().parents[2] / 'results/experiments'
+_RESULTS = pathlib.Path(__file__).resolve().parents[3] / 'results/experiments'
 _TABLE3 = catalogue.EXPERIMENTS['table3']
 
 

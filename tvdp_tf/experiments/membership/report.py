@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf.attacks import audit_text, membership_bound
-from tvdp_tf.experiments import (
-  membership_game,
-  membership_table,
-  planning_layout,
-)
+from tvdp_tf.experiments.membership import game as membership_game
+from tvdp_tf.experiments.membership import table as membership_table
+from tvdp_tf.experiments.planning import layout as planning_layout
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,14 +9,12 @@ import hypothesis
 from absl.testing import absltest, parameterized
 
 from tests import mutations
-from tests.experiments import planning_pilot_test
-from tvdp_tf.experiments import (
-  contraction_estimate,
-  planning_pilot,
-  planning_report,
-  planning_settings,
-  planning_text,
-)
+from tests.experiments.planning import pilot_test as planning_pilot_test
+from tvdp_tf.experiments.planning import contraction_estimate
+from tvdp_tf.experiments.planning import pilot as planning_pilot
+from tvdp_tf.experiments.planning import report as planning_report
+from tvdp_tf.experiments.planning import settings as planning_settings
+from tvdp_tf.experiments.planning import text as planning_text
 
 _SETTINGS = planning_settings.PlanSettings(
   given=frozenset({'users', 'local_steps', 'learning_rate'})

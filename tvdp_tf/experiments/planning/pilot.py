@@ -13,11 +13,9 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from tvdp_tf.experiments import (
-  contraction_estimate,
-  planning_settings,
-  run_folder,
-)
+from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments.planning import contraction_estimate
+from tvdp_tf.experiments.planning import settings as planning_settings
 
 _ROUND, _NOISE, _LOSS = _COLUMNS = ('round', 'noise_stddev', 'test_loss')
 # What A depends on, of what a plan and a run both have.

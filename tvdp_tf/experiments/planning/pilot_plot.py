@@ -9,7 +9,7 @@ matplotlib.use('Agg')  # No screen is needed.
 import numpy as np
 from matplotlib import pyplot as plt
 
-from tvdp_tf.experiments import planning_pilot
+from tvdp_tf.experiments.planning import pilot as planning_pilot
 
 _CURVE_POINTS = 300
 # More markers than this run into one another.

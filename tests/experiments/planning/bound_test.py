@@ -5,11 +5,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments import (
-  planning_bound,
-  planning_noise,
-  planning_settings,
-)
+from tvdp_tf.experiments.planning import bound as planning_bound
+from tvdp_tf.experiments.planning import noise as planning_noise
+from tvdp_tf.experiments.planning import settings as planning_settings
 
 Settings = planning_settings.PlanSettings
 GRADIENT = Settings(mechanism='gradient')

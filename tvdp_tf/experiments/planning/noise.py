@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments import planning_settings
+from tvdp_tf.experiments.planning import settings as planning_settings
 from tvdp_tf.privacy import statement as statement_lib
 
 # Accountants in the order that they are shown.

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from tvdp_tf.experiments import planning_layout as layout
-from tvdp_tf.experiments import (
-  planning_noise,
-  planning_pilot_text,
-  planning_report,
-)
+from tvdp_tf.experiments.planning import layout
+from tvdp_tf.experiments.planning import noise as planning_noise
+from tvdp_tf.experiments.planning import pilot_text as planning_pilot_text
+from tvdp_tf.experiments.planning import report as planning_report
 
 _MEANINGS = {
   'examples_per_user': 'n = |D_k|, of the smallest user',

@@ -1,7 +1,7 @@
 """What a pilot run adds to a plan, in words."""
 
-from tvdp_tf.experiments import planning_layout as layout
-from tvdp_tf.experiments import planning_report
+from tvdp_tf.experiments.planning import layout
+from tvdp_tf.experiments.planning import report as planning_report
 
 # From here on the measurement is called into question.
 _MOST_AUTOCORRELATION = 0.5

@@ -1,7 +1,7 @@
 """A plan: noise, what it delivers, and what it costs, before any training.
 
-`make_report` computes everything once; `planning_text` puts it into words and
-`planning_files` into files, so that they cannot disagree. Nothing here loads
+`make_report` computes everything once; `text` puts it into words and
+`files` into files, so that they cannot disagree. Nothing here loads
 TensorFlow.
 """
 
@@ -10,12 +10,10 @@ import math
 from typing import Any
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments import (
-  planning_bound,
-  planning_noise,
-  planning_pilot,
-  planning_settings,
-)
+from tvdp_tf.experiments.planning import bound as planning_bound
+from tvdp_tf.experiments.planning import noise as planning_noise
+from tvdp_tf.experiments.planning import pilot as planning_pilot
+from tvdp_tf.experiments.planning import settings as planning_settings
 
 # Why secret sampling never counts here (the paper's Section "Threat model" has
 # a curious server).

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments import planning_noise, planning_settings
+from tvdp_tf.experiments.planning import noise as planning_noise
+from tvdp_tf.experiments.planning import settings as planning_settings
 
 _THETAS = (0.9, 0.95, 1.0, 1.05, 1.1)
 

@@ -6,7 +6,7 @@ import numpy as np
 from absl.testing import absltest
 
 from tests.privacy import ledger_cases
-from tvdp_tf.experiments import planning_ledger
+from tvdp_tf.experiments.planning import ledger as planning_ledger
 from tvdp_tf.privacy import _chained_file, ledger, ledger_audit
 
 

@@ -10,14 +10,12 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import privacy
-from tvdp_tf.experiments import (
-  planning_files,
-  planning_noise,
-  planning_report,
-  planning_settings,
-  planning_text,
-)
 from tvdp_tf.experiments import settings as training_settings
+from tvdp_tf.experiments.planning import files as planning_files
+from tvdp_tf.experiments.planning import noise as planning_noise
+from tvdp_tf.experiments.planning import report as planning_report
+from tvdp_tf.experiments.planning import settings as planning_settings
+from tvdp_tf.experiments.planning import text as planning_text
 
 Settings = planning_settings.PlanSettings
 GRADIENT = Settings(mechanism='gradient')

@@ -12,13 +12,11 @@ from tvdp_tf.attacks import (
   membership_bound,
   membership_metrics,
 )
-from tvdp_tf.experiments import (
-  membership_game,
-  membership_report,
-  membership_settings,
-  membership_table,
-)
 from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.experiments.membership import game as membership_game
+from tvdp_tf.experiments.membership import report as membership_report
+from tvdp_tf.experiments.membership import settings as membership_settings
+from tvdp_tf.experiments.membership import table as membership_table
 
 # 12 examples of 784 values, learnt by heart.
 _OVERFITTED = settings_lib.TrainingSettings(

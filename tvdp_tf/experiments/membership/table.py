@@ -19,13 +19,10 @@ from tvdp_tf.attacks import (
   membership_bound,
   membership_metrics,
 )
-from tvdp_tf.experiments import (
-  catalogue,
-  membership_game,
-  membership_settings,
-  plots,
-)
+from tvdp_tf.experiments import catalogue, plots
 from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.experiments.membership import game as membership_game
+from tvdp_tf.experiments.membership import settings as membership_settings
 
 _OF_ATTACK = (
   *(field.name for field in dataclasses.fields(membership_metrics.Metrics)),

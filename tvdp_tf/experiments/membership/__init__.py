@@ -1,0 +1,1 @@
+"""Membership inference as a game: its runs, its tables."""

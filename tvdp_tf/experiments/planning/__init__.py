@@ -1,0 +1,1 @@
+"""Plans before training, and audits after it."""
