@@ -46,6 +46,11 @@ lint: install  ## Ruff (rules and format) and mypy.
 pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
 	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(ARGS)
 
+.PHONY: fuzz
+fuzz: install  ## Ten times as many damaged files, new ones every time.
+	$(IN_VENV) pytest --hypothesis-profile=new -k Fuzz \
+	  --numprocesses=auto --maxprocesses=4 $(ARGS)
+
 .PHONY: audit
 audit: install  ## Known vulnerabilities of what the locks pin.
 	$(IN_VENV) tools.audit $(ARGS)

@@ -3,12 +3,20 @@
 import os
 import tempfile
 
+import hypothesis
 from absl import flags
 from absl.testing import absltest
 
 # Read when TensorFlow is imported, and inherited by the programs under test.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
+# Random examples are the same in every run, so that a change alone can make a
+# test fail; `make fuzz` looks for new ones.
+hypothesis.settings.register_profile(
+  'same', derandomize=True, database=None, deadline=None
+)
+hypothesis.settings.register_profile('new', max_examples=1000, deadline=None)
+hypothesis.settings.load_profile('same')
 
 # absl's own folder for temporary files is shared by all runs on a machine.
 _temporary_files = tempfile.TemporaryDirectory()

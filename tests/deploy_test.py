@@ -9,6 +9,8 @@ import unittest
 
 from absl.testing import absltest
 
+from tests.binaries import program_runner
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _MANIFESTS = _ROOT / 'deploy' / 'kubernetes'
 _VERSION = '1.30'
@@ -118,16 +120,25 @@ class ManifestsTest(absltest.TestCase):
     config = (_ROOT / 'deploy/tls/haproxy.cfg').read_text()
     self.assertCountEqual(settings, set(re.findall(r'\$\{(\w+)', config)))
 
+  def _trainer_flags(self, container):
+    """The flags of the training program, which must know them."""
+    self.assertEqual(container['command'], ['python', 'binaries/train.py'])
+    help_text = program_runner.run('train.py', '--helpfull').stdout
+    flags = dict(
+      argument.removeprefix('--').partition('=')[::2]
+      for argument in container['args']
+    )
+    for name in flags:
+      self.assertRegex(help_text, f' --({name}|.no.{name.removeprefix("no")}):')
+    return flags
+
   def test_the_trainer_knows_every_worker(self):
     stateful = self._spec('StatefulSet', 'tvdp-tf-worker')
     (container,) = self._pods()['trainer']['spec']['containers']
-    (workers,) = (
-      variable['value']
-      for variable in container['env']
-      if variable['name'] == 'WORKERS'
-    )
+    flags = self._trainer_flags(container)
+    self.assertEqual(flags['runtime'], 'remote')
     self.assertEqual(
-      workers.split(','),
+      flags['workers'].split(','),
       [
         f'tvdp-tf-worker-{i}.{stateful["serviceName"]}.tvdp-tf.svc:8443'
         for i in range(stateful['replicas'])
@@ -143,8 +154,13 @@ class ManifestsTest(absltest.TestCase):
         mounts = {m['name']: m for m in container.get('volumeMounts', ())}
         mounted |= set(mounts)
         for variable in container.get('env', ()):
-          if variable['name'] in ('TLS', 'TVDP_TF_TLS'):
+          if variable['name'] == 'TVDP_TF_TLS':
             self.assertEqual(variable['value'], mounts['tls']['mountPath'])
+        if name == 'trainer':
+          flags = self._trainer_flags(container)
+          self.assertEqual(flags['worker_tls'], mounts['tls']['mountPath'])
+          folder = pathlib.PurePath(flags['output_dir']).parent
+          self.assertEqual(str(folder), mounts['runs']['mountPath'])
       self.assertCountEqual(volumes, mounted)
       # What no manifest holds, the document makes.
       secret = volumes['tls']['secret']['secretName']

@@ -41,19 +41,19 @@ _DATA_SUFFIXES = ('.csv', '.json', '.npz')
 # These read the checkout itself, which a Bazel sandbox does not hold.
 _MANUAL = frozenset(
   {
-    'tests/build_files_test.py',
+    'tests/tools/build_files_test.py',
     'tests/docstrings_test.py',
     'tests/examples/examples_test.py',
-    'tests/install_test.py',
+    'tests/tools/install_test.py',
     'tests/layering_test.py',
-    'tests/lock_test.py',
+    'tests/tools/lock_test.py',
   }
 )
 
 _TOP_COMMENT = """\
 # Which module depends on which: `make build-files` writes these files, and
-# tests/build_files_test.py holds them against the imports. Third-party packages
-# are not targets; requirements.lock describes the environment.
+# tests/tools/build_files_test.py holds them against the imports. Packages of
+# others are not targets; requirements.lock describes the environment.
 
 """
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments import markdown, run_folder
 
 
 def write(
@@ -32,13 +32,13 @@ def write(
     '(but for the seconds) and ledger were those of the uninterrupted run, bit '
     f'by bit, after {survived} of them.',
     '',
-    '| fault | runtime, mechanism | what happened | lost |',
-    '| --- | --- | --- | --- |',
-    *(
-      f'| {row.fault} | {row.where} | {row.happened.replace("|", " ")} | '
-      f'{row.lost} |'
-      for row in rows
-      if row not in kills
+    markdown.table(
+      ('fault', 'runtime, mechanism', 'what happened', 'lost'),
+      (
+        (row.fault, row.where, row.happened.replace('|', ' '), row.lost)
+        for row in rows
+        if row not in kills
+      ),
     ),
   ]
   run_folder.write_text(folder / 'README.md', '\n'.join(lines) + '\n')

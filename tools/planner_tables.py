@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tools import result_tables
-from tools.theory_tables import DELTA, EPSILON, SAMPLING_RATE, THETAS, markdown
+from tools.theory_tables import DELTA, EPSILON, SAMPLING_RATE, THETAS
 from tvdp_tf import privacy
-from tvdp_tf.experiments import catalogue
+from tvdp_tf.experiments import catalogue, markdown
 from tvdp_tf.experiments.catalogue import claims, tasks
 from tvdp_tf.experiments.planning import contraction_estimate
 
@@ -109,7 +109,7 @@ def best_theta() -> str:
         ),
       ]
     )
-  return markdown(
+  return markdown.table(
     (
       'task',
       'A, measured without noise',
@@ -160,7 +160,7 @@ def best_rounds() -> str:
           task, sources.epsilons, f'epsilon = {epsilon:g}', 1.05, epsilon
         )
       )
-  return markdown(
+  return markdown.table(
     (
       'task',
       'theta',

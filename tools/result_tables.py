@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tools.theory_tables import markdown
-from tvdp_tf.experiments import catalogue, reproduction, verdicts
+from tvdp_tf.experiments import catalogue, markdown, reproduction, verdicts
 from tvdp_tf.experiments.catalogue import claims, tasks
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
@@ -72,7 +71,8 @@ def claims_table(name: str) -> str:
       verdicts.table(verdicts.decide(experiment, _rows(name))),
       '',
       f'`python binaries/reproduce.py --experiment={name}` '
-      f'({experiment.seeds} seeds, {took} on two cores): '
+      f'({experiment.seeds} seed{"s" * (experiment.seeds > 1)}, {took} on two '
+      'cores): '
       f'[picture](../results/experiments/{name}/figure.png), '
       f'[points](../results/experiments/{name}/points.csv).',
     ]
@@ -101,7 +101,7 @@ def ends_table(name: str) -> str:
         f'{epsilon}*' if mechanism == 'paper' else epsilon,
       ]
     )
-  table = markdown(
+  table = markdown.table(
     ('', 'test loss', 'test accuracy', 'epsilon delivered to the worst user'),
     rows,
   )
@@ -150,4 +150,4 @@ def learning_rates_table() -> str:
         chosen = loss == best[kind.partition(',')[0]]
         cells.append(f'**{cell}**' if chosen else cell)
       rows.append([task.name, kind, ', '.join(cells)])
-  return markdown(('task', 'mechanism', 'eta: loss'), rows)
+  return markdown.table(('task', 'mechanism', 'eta: loss'), rows)

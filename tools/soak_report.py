@@ -6,8 +6,14 @@ import pathlib
 import tempfile
 
 from tools import soak_run
-from tvdp_tf.experiments import plots, run_folder, settings, training
-from tvdp_tf.experiments.benchmark import machine
+from tvdp_tf.experiments import (
+  machine,
+  markdown,
+  plots,
+  run_folder,
+  settings,
+  training,
+)
 
 CSV = 'soak.csv'
 PICTURE = 'soak.png'
@@ -77,13 +83,19 @@ def write(
     '',
     f'From round {warm_up} on:',
     '',
-    '| | first half | second half | must be |',
-    '| --- | --- | --- | --- |',
-    f'| file descriptors, most | {verdict.descriptors[0]} | '
-    f'{verdict.descriptors[1]} | no more |',
-    f'| threads, most | {verdict.threads[0]} | {verdict.threads[1]} '
-    '| no more |',
-    f'| child processes, most | {verdict.children} | {verdict.children} | 0 |',
+    markdown.table(
+      ('', 'first half', 'second half', 'must be'),
+      [
+        *(
+          (f'{name}, most', *map(str, halves), 'no more')
+          for name, halves in (
+            ('file descriptors', verdict.descriptors),
+            ('threads', verdict.threads),
+          )
+        ),
+        ('child processes, most', *[str(verdict.children)] * 2, '0'),
+      ],
+    ),
     '',
     f'Resident memory, every {soak.collect_every} rounds after a collection of '
     f'garbage: {verdict.kib_a_round:+.1f} KiB a round (median of the slopes of '

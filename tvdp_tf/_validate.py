@@ -5,8 +5,14 @@ Every function returns the checked value in its plain Python type, and raises
 """
 
 import math
+import reprlib
 from collections.abc import Collection
 from typing import Any
+
+# An error is one line on a terminal, whatever a damaged file holds.
+_QUOTES = reprlib.Repr()
+_QUOTES.maxstring = _QUOTES.maxother = 100
+quoted = _QUOTES.repr
 
 
 def _number(name: str, value: Any, allowed: str) -> float:
@@ -15,7 +21,7 @@ def _number(name: str, value: Any, allowed: str) -> float:
   except (TypeError, ValueError, OverflowError):
     number = math.nan
   if isinstance(value, (bool, str, bytes)) or math.isnan(number):
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -24,7 +30,7 @@ def positive(name: str, value: Any) -> float:
   allowed = 'a finite number > 0'
   number = _number(name, value, allowed)
   if not 0 < number < math.inf:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -33,7 +39,7 @@ def non_negative(name: str, value: Any) -> float:
   allowed = 'a finite number >= 0'
   number = _number(name, value, allowed)
   if not 0 <= number < math.inf:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -42,7 +48,7 @@ def open_unit(name: str, value: Any) -> float:
   allowed = 'a number strictly between 0 and 1'
   number = _number(name, value, allowed)
   if not 0 < number < 1:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -51,7 +57,7 @@ def rate(name: str, value: Any) -> float:
   allowed = 'a number in (0, 1]'
   number = _number(name, value, allowed)
   if not 0 < number <= 1:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -69,9 +75,9 @@ def integer(
   except (AttributeError, TypeError):
     number = None
   if isinstance(value, bool) or number is None or number < minimum:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   if maximum is not None and number > maximum:
-    raise ValueError(f'{name} must be {allowed}, got {value!r}')
+    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
@@ -79,6 +85,6 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
   """One of a closed set of words."""
   if value not in allowed:
     raise ValueError(
-      f'{name} must be one of {", ".join(allowed)}, got {value!r}'
+      f'{name} must be one of {", ".join(allowed)}, got {quoted(value)}'
     )
   return value

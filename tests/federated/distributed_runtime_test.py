@@ -290,7 +290,6 @@ class EntryTest(parameterized.TestCase):
 
   def test_cycles_leave_no_threads_and_no_descriptors(self):
     workers = remote_workers.start(self, 2)
-    cycles = 20
 
     def cycle():
       with distributed_runtime.remote_runtime(
@@ -298,15 +297,7 @@ class EntryTest(parameterized.TestCase):
       ):
         self.assertEqual(_sum_of_fives([5, 5]), 10)
 
-    cycle()  # gRPC keeps a few threads from the first use on.
-    before = worker_checks.threads_and_descriptors()
-    for _ in range(cycles):
-      cycle()
-    growth = np.subtract(worker_checks.threads_and_descriptors(), before)
-    self.assertEqual(growth[0], 0, 'threads of Python')
-    # gRPC's own threads come and go; one leak a cycle would be 20 or more.
-    self.assertLess(growth[1], cycles // 2, 'threads of the system')
-    self.assertLess(growth[2], cycles // 2, 'descriptors')
+    worker_checks.assert_cycles_leave_nothing(self, cycle, 20)
 
   def test_closed_context_refuses(self):
     with _on(remote_workers.start(self, 1)) as context:

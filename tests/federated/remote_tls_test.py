@@ -1,19 +1,17 @@
 """Tests of the deployment: mutual TLS in front of a contained worker."""
 
-import contextlib
-import io
+import csv
 import os
 import pathlib
-import runpy
 import shutil
 import socket
 import subprocess
 import unittest
-from unittest import mock
 
 import grpc
 from absl.testing import absltest, parameterized
 
+from tests.binaries import program_runner
 from tests.federated import remote_workers, worker_checks
 from tvdp_tf import errors
 from tvdp_tf.federated import distributed_runtime
@@ -85,16 +83,19 @@ class MutualTlsTest(parameterized.TestCase):
     return str(raised.exception)
 
   def test_the_right_certificate_trains(self):
-    trainer = {'WORKERS': self.target, 'TLS': str(self.ours / 'trainer')}
-    with (
-      mock.patch.dict(os.environ, trainer),
-      contextlib.redirect_stdout(io.StringIO()) as output,
-    ):
-      runpy.run_path(str(_DEPLOY / 'train.py'))
-    rounds = output.getvalue().splitlines()
-    self.assertLen(rounds, 3)
-    for line in rounds:
-      self.assertRegex(line, 'noise_stddev.* lost: {}$')
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    result = program_runner.run(
+      'train.py',
+      *('--mechanism=gradient', '--rounds=3', '--local_steps=1'),
+      *('--runtime=remote', f'--workers={self.target}', '--noprogress'),
+      *(f'--worker_tls={self.ours / "trainer"}', f'--output_dir={folder}'),
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertNotIn('lost', result.stderr)
+    with open(folder / 'metrics.csv', newline='') as file:
+      stddevs = [float(row['noise_stddev']) for row in csv.DictReader(file)]
+    self.assertLen(stddevs, 3)
+    self.assertGreater(min(stddevs), 0)
     # The way through the proxy is the only one.
     self.assertEqual(worker_checks.listening(self.proxy.pid), {'127.0.0.1'})
     self.assertEmpty(worker_checks.listening(self.worker.pid))

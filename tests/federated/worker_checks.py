@@ -95,6 +95,24 @@ def threads_and_descriptors() -> tuple[int, int, int]:
   )
 
 
+def assert_cycles_leave_nothing(
+  test: absltest.TestCase, cycle: Callable[[], None], cycles: int
+) -> None:
+  """That what starts and ends a runtime leaves no threads, no descriptors."""
+  cycle()  # gRPC keeps a few threads from the first use on.
+  before = threads_and_descriptors()
+  for _ in range(cycles):
+    cycle()
+  python, system, descriptors = (
+    after - old
+    for after, old in zip(threads_and_descriptors(), before, strict=True)
+  )
+  test.assertEqual(python, 0, 'threads of Python')
+  # gRPC's own threads come and go; one leak a cycle would be `cycles` or more.
+  test.assertLess(system, cycles // 2, 'threads of the system')
+  test.assertLess(descriptors, cycles // 2, 'descriptors')
+
+
 def open_files(folder: str) -> list[pathlib.Path]:
   """This process's descriptors of files in a folder, with or without names."""
   found = []

@@ -214,21 +214,11 @@ class LocalRuntimeTest(parameterized.TestCase):
     self.assertEqual(outcome, [2], error)
 
   def test_cycles_leave_no_threads_and_no_descriptors(self):
-    cycles = 15
-
     def cycle():
       with worker_runtime.local_runtime():
         self.assertEqual(_increment(1), 2)
 
-    cycle()  # gRPC keeps a few threads from the first use on.
-    before = worker_checks.threads_and_descriptors()
-    for _ in range(cycles):
-      cycle()
-    growth = np.subtract(worker_checks.threads_and_descriptors(), before)
-    self.assertEqual(growth[0], 0, 'threads of Python')
-    # gRPC's own threads come and go; one leak a cycle would be 15 or more.
-    self.assertLess(growth[1], cycles // 2, 'threads of the system')
-    self.assertLess(growth[2], cycles // 2, 'descriptors')
+    worker_checks.assert_cycles_leave_nothing(self, cycle, 15)
 
   def test_cohorts_of_many_sizes_do_not_pile_up_threads(self):
     with worker_runtime.local_runtime() as context:

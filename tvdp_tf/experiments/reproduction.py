@@ -4,9 +4,7 @@ import csv
 import dataclasses
 import io
 import math
-import os
 import pathlib
-import platform
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,13 @@ from typing import Any
 import tqdm
 
 from tvdp_tf import errors, simulation
-from tvdp_tf.experiments import catalogue, run_folder, training_curves, verdicts
+from tvdp_tf.experiments import (
+  catalogue,
+  machine,
+  run_folder,
+  training_curves,
+  verdicts,
+)
 from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.experiments.membership import table as membership_table
 
@@ -243,9 +247,9 @@ def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
   )
 
 
-def _ran(path: pathlib.Path) -> tuple[int, float]:
+def _ran(summary: Mapping[str, Any]) -> tuple[int, float]:
   """(points, seconds) of a summary; nothing if it is none."""
-  ran = run_folder.read_json(path).get('ran', {})
+  ran = summary.get('ran', {})
   try:
     return int(ran['points']), float(ran['seconds'])
   except (TypeError, KeyError, ValueError, OverflowError):
@@ -259,7 +263,8 @@ def _summarize(
   points_run: int,
 ) -> None:
   rows = read_points(output_dir / POINTS, experiment)
-  points_before, seconds_before = _ran(output_dir / SUMMARY)
+  before = run_folder.read_json(output_dir / SUMMARY)
+  points_before, seconds_before = _ran(before)
   decisions = verdicts.decide(experiment, rows)
   summarize = _kind(experiment).summarize
   curves = {
@@ -276,11 +281,8 @@ def _summarize(
       'settings': dict(experiment.base),
       **({} if experiment.game is None else {'game': dict(experiment.game)}),
       'curves': curves,
-      'machine': {
-        'processor': platform.processor() or platform.machine(),
-        'cores': len(os.sched_getaffinity(0)),
-        'system': platform.platform(),
-      },
+      # Of the last run: who draws or merges has measured nothing.
+      'machine': machine.describe() if points_run else before.get('machine'),
       # Of all calls, interrupted ones included.
       'ran': {
         'points': points_before + points_run,

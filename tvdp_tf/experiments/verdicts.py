@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tvdp_tf.experiments import catalogue
+from tvdp_tf.experiments import catalogue, markdown
 from tvdp_tf.experiments.catalogue import claims
 
 
@@ -71,12 +71,10 @@ def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
 
 def table(decisions: Sequence[claims.Decision]) -> str:
   """A Markdown table: claim, what was measured, verdict."""
-  lines = ['| claim | measured | verdict |', '|---|---|---|']
-  lines += [
-    f'| {d.text} | {_sentence(d.measured)} | **{d.verdict}** |'
-    for d in decisions
-  ]
-  return '\n'.join(lines)
+  return markdown.table(
+    ('claim', 'measured', 'verdict'),
+    ((d.text, _sentence(d.measured), f'**{d.verdict}**') for d in decisions),
+  )
 
 
 def report(

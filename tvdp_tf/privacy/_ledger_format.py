@@ -7,7 +7,6 @@ written: a ledger cannot be made that could not be read.
 import dataclasses
 import math
 import re
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +31,7 @@ def _text(name: str, value: Any) -> str:
   # One line on a terminal, whoever wrote the file.
   if not isinstance(value, str) or not value or not value.isprintable():
     raise ValueError(
-      f'{name} must be printable text, got {reprlib.repr(value)}'
+      f'{name} must be printable text, got {_validate.quoted(value)}'
     )
   return value
 
@@ -179,7 +178,8 @@ class LedgerRecord:
       for digest in getattr(self, name):
         if _DIGEST.fullmatch(digest) is None:
           raise ValueError(
-            f'{name} must be hexadecimal SHA-256, got {reprlib.repr(digest)}'
+            f'{name} must be hexadecimal SHA-256, got'
+            f' {_validate.quoted(digest)}'
           )
     for multiplier in self.noise_multipliers:
       _validate.non_negative('noise_multipliers', multiplier)
@@ -250,7 +250,7 @@ def _of_type(name: str, value: Any, kind: type) -> Any:
   # type(), not isinstance(): True is no integer, 1 is no float.
   if type(value) is not kind:
     raise ValueError(
-      f'{name} must be of type {kind.__name__}, got {reprlib.repr(value)}'
+      f'{name} must be of type {kind.__name__}, got {_validate.quoted(value)}'
     )
   return value
 
@@ -263,7 +263,7 @@ def _tuple_of(name: str, value: Any, kind: type) -> tuple:
 def _check_keys(payload: Mapping[str, Any], expected: set[str]):
   for key in sorted(expected ^ payload.keys()):
     fault = 'is missing' if key in expected else 'is not known'
-    raise ValueError(f'entry {reprlib.repr(key)} {fault}')
+    raise ValueError(f'entry {_validate.quoted(key)} {fault}')
 
 
 def _to_json(value: Any) -> Any:

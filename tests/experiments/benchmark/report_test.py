@@ -13,7 +13,6 @@ from tests.experiments.benchmark import fakes
 from tvdp_tf.experiments.benchmark import (
   comparison,
   contenders,
-  machine,
   report,
   session,
   statistics,
@@ -100,20 +99,6 @@ class SummaryTest(absltest.TestCase):
     best = tables.best_table(self.summaries)
     self.assertIn('| jax | scan | 2 (2 to 2) |', best)
     self.assertNotIn('vmap', best)
-
-
-class MachineTest(absltest.TestCase):
-  def test_describes(self):
-    found = machine.describe()
-    self.assertGreater(found['memory_gib'], 0.1)
-    self.assertGreaterEqual(found['cores'], 1)
-
-  def test_no_git(self):
-    folder = pathlib.Path(self.create_tempdir().full_path)
-    with mock.patch.dict(
-      'os.environ', GIT_CEILING_DIRECTORIES=str(folder.parent)
-    ):
-      self.assertIsNone(machine.commit(folder))
 
 
 class WholeTest(absltest.TestCase):

@@ -10,10 +10,9 @@ from typing import Any
 
 import tqdm
 
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments import machine, run_folder
 from tvdp_tf.experiments.benchmark import (
   comparison,
-  machine,
   pictures,
   scaling,
   startup,

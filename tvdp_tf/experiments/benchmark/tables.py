@@ -1,16 +1,12 @@
 """The measurements as Markdown tables; no number in them is typed in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from tvdp_tf.experiments import markdown
 from tvdp_tf.experiments.benchmark import contenders as contenders_lib
 from tvdp_tf.experiments.benchmark import scaling, startup, statistics
 
 _MEGABYTE = 2**20
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  lines = [header, ['---'] * len(header), *rows]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def _number(value: float) -> str:
@@ -62,7 +58,7 @@ def comparison_table(
     'of the peak',
     'peak memory, MiB',
   ]
-  return _table(header, rows)
+  return markdown.table(header, rows)
 
 
 def best_table(summaries: Sequence[statistics.Summary]) -> str:
@@ -81,7 +77,7 @@ def best_table(summaries: Sequence[statistics.Summary]) -> str:
     ]
     for library, summary in best.items()
   ]
-  return _table(['library', 'its fastest form', 'times ours'], rows)
+  return markdown.table(['library', 'its fastest form', 'times ours'], rows)
 
 
 def startup_table(
@@ -104,7 +100,7 @@ def startup_table(
     for name, own in by_name.items()
   ]
   rows += [[c.name, absent_note(c), '', '', ''] for c in absent]
-  return _table(
+  return markdown.table(
     ['program', 'imports, s', 'build, s', 'first round, s', 'cold start, s'],
     rows,
   )
@@ -133,7 +129,7 @@ def scaling_table(
     'data, MiB',
     'peak memory, MiB',
   ]
-  return _table(header, rows)
+  return markdown.table(header, rows)
 
 
 def share_of_peak(point: scaling.Point) -> float:

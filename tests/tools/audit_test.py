@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from tools import audit
 from tvdp_tf import errors
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _package(name='keras', *vulnerabilities, **changes):

@@ -12,7 +12,7 @@ import tempfile
 
 from absl.testing import absltest
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _COPIED = (
   'Makefile',
   'pyproject.toml',

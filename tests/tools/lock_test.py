@@ -17,7 +17,7 @@ from packaging import requirements, utils
 
 from tools import build_files
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCKS = ('requirements.lock', 'requirements-gpu.lock')
 _AUDIT_LOCK = 'requirements-audit.lock'
 _HASH = re.compile(r'^--hash=sha256:[0-9a-f]{64}$')

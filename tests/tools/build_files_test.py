@@ -8,7 +8,7 @@ from absl.testing import absltest
 
 from tools import build_files
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class CheckoutTest(absltest.TestCase):

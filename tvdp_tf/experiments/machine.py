@@ -28,11 +28,22 @@ def commit(root: pathlib.Path) -> str | None:
 
 def _field(path: str, name: str) -> str | None:
   """The value in the first line `name: value` of a file in /proc."""
-  for line in pathlib.Path(path).read_text(encoding='utf-8').splitlines():
+  try:
+    text = pathlib.Path(path).read_text(encoding='utf-8')
+  except OSError:  # There is no /proc beyond Linux.
+    return None
+  for line in text.splitlines():
     key, _, value = line.partition(':')
     if key.strip() == name:
       return value.strip()
   return None
+
+
+def _cores() -> int | None:
+  """Those this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
 
 
 def describe() -> dict[str, Any]:
@@ -40,7 +51,7 @@ def describe() -> dict[str, Any]:
   memory = _field('/proc/meminfo', 'MemTotal')
   return {
     'processor': _field('/proc/cpuinfo', 'model name') or platform.machine(),
-    'cores': len(os.sched_getaffinity(0)),
+    'cores': _cores(),
     'memory_gib': round(int(memory.split()[0]) / 2**20, 1) if memory else None,
     'system': platform.platform(),
     'python': platform.python_version(),
