@@ -177,6 +177,18 @@ class RunFolderTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UsageError, f"'{name}' in it is a link"):
       run_folder.read_config(run)
 
+  @parameterized.parameters('config.json', 'ledger.jsonl', 'checkpoints/x')
+  def test_pipe_is_refused(self, name):
+    run = self.folder / 'run'
+    run_folder.create(run, config(), HEADER)
+    (run / 'checkpoints').mkdir()
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with self.assertRaisesRegex(
+      errors.UsageError, f"'{name}' in it is neither a file nor a folder"
+    ):
+      run_folder.read_config(run)
+
   def test_full_disk_leaves_no_half_file(self):
     path = self.folder / 'x.json'
     run_folder.write_json(path, 1)

@@ -121,13 +121,14 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     `resolved.public_seed` is in its range.
 
   Raises:
-    UsageError: If the folder is not that of a run, or has links in it.
+    UsageError: If the folder is not that of a run, or has links or pipes
+      in it.
   """
-  config = read_json(path / CONFIG)
   try:
+    _refuse_what_misleads(path)
+    config = read_json(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
-    _refuse_links(path)
     seed = config['resolved'].get('public_seed')
     _validate.integer('public_seed', seed, 0, 2**63 - 1)
   except ValueError as error:
@@ -138,12 +139,22 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   return config
 
 
-def _refuse_links(path: pathlib.Path) -> None:
-  """TensorFlow empties folders that links in an old checkpoint lead to."""
-  own = (entry for entry in path.iterdir() if _OWN.fullmatch(entry.name))
+def _refuse_what_misleads(path: pathlib.Path) -> None:
+  """Refuses links and pipes among the run's files.
+
+  TensorFlow empties folders that links in an old checkpoint lead to, and who
+  reads from a pipe waits for a writer.
+  """
+  try:
+    own = [entry for entry in path.iterdir() if _OWN.fullmatch(entry.name)]
+  except OSError:  # There is no such folder: it has no configuration.
+    return
   for entry in sorted([*own, *(path / CHECKPOINTS).rglob('*')]):
+    name = repr(str(entry.relative_to(path)))
     if entry.is_symlink():
-      raise ValueError(f'{str(entry.relative_to(path))!r} in it is a link')
+      raise ValueError(f'{name} in it is a link')
+    if not (entry.is_file() or entry.is_dir()):
+      raise ValueError(f'{name} in it is neither a file nor a folder')
 
 
 def _entry(part: Mapping[str, Any], name: str) -> str:

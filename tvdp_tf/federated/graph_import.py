@@ -50,7 +50,8 @@ def inputs(graph_def: tf.compat.v1.GraphDef) -> set[str]:
   return {canonical(name) for node in graph_def.node for name in node.input}
 
 
-def _tensor_names(binding: Any) -> list[str]:
+def tensor_names(binding: Any) -> list[str]:
+  """Names of the tensors of a parameter or result without sequences."""
   found = list(leaves(binding))
   if any(kind == 'sequence' for kind, _ in found):
     raise NotImplementedError('a sequence cannot be imported')
@@ -77,8 +78,8 @@ def importer(
     raise NotImplementedError('a computation with variables or tables')
   graph_def = tf.compat.v1.GraphDef()
   proto.graph_def.Unpack(graph_def)
-  parameters = _tensor_names(proto.parameter)
-  results = _tensor_names(proto.result)
+  parameters = tensor_names(proto.parameter)
+  results = tensor_names(proto.result)
   used = inputs(graph_def)
 
   def call(*tensors: tf.Tensor) -> list[tf.Tensor]:

@@ -4,14 +4,17 @@ TFF keeps a computation as a serialized graph and the names of its parameters
 and results. Here that very graph is imported into a `tf.function`: the same
 nodes, no second implementation.
 
-A parameter that is a sequence of one element (a client's whole data set) is
-taken by its element's tensors: the graph is cut at the op that extracts them,
-so that no `tf.data` machinery runs.
+A sequence of which the graph extracts the only element (a client's whole data
+set, in our own processes) is taken by this element's tensors: the graph is cut
+at the op that extracts them, so that no `tf.data` machinery runs. Any other
+sequence is taken as what `tf.data.experimental.to_variant` makes of a data set.
+
+Variables (of Keras models and of some optimizers) are made anew in every call.
 """
 
 import collections
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +22,14 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import context  # No public way to add functions.
 
 from tvdp_tf.federated import graph_import
+
+# How a parameter's leaf is taken: as itself, by the tensors of the only element
+# of a sequence, or as the variant of a data set.
+TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
+
+# A resource of this name is shared with nobody (`ResourceHandle` in
+# TensorFlow's resource_handle.h), neither with calls by other threads.
+_ANONYMOUS = 'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
 
 
 def _node_of(tensor_name: str) -> str:
@@ -32,11 +43,10 @@ class _Graph:
     self.graph_def = graph_def
     self.nodes = {node.name: node for node in graph_def.node}
 
-  def element_tensors(self, variant: str) -> list[str]:
-    """Names of the tensors of a sequence's single element, in tf.data's order.
+  def element_tensors(self, variant: str) -> list[str] | None:
+    """Names of the tensors of a sequence's only element, in tf.data's order.
 
-    Raises:
-      NotImplementedError: If the sequence is used otherwise.
+    None if the sequence is used otherwise than by extracting it, once.
     """
     aliases = {graph_import.canonical(variant)}
     extracting = []
@@ -52,17 +62,11 @@ class _Graph:
     for node in self.graph_def.node:
       if aliases & {graph_import.canonical(name) for name in node.input}:
         if node.op not in ('Identity', 'DatasetToSingleElement'):
-          raise NotImplementedError(
-            f'a client data set must be read by get_single_element, got an op '
-            f'{node.op}'
-          )
+          return None
         if node.op == 'DatasetToSingleElement':
           extracting.append(node)
     if len(extracting) != 1:
-      raise NotImplementedError(
-        'a client data set must be read once by get_single_element, got '
-        f'{len(extracting)} times'
-      )
+      return None
     node = extracting[0]
     count = len(node.attr['output_types'].list.type)
     return [f'{node.name}:{index}' for index in range(count)]
@@ -81,11 +85,8 @@ class _Graph:
       tf.as_dtype(node.attr['output_types'].list.type[index]),
     )
 
-  def pruned(
-    self, feeds: Sequence[str], fetches: Sequence[str]
-  ) -> tf.compat.v1.GraphDef:
-    """The nodes between feeds and fetches, free to be placed anywhere."""
-    fed = {_node_of(name) for name in feeds}
+  def _needed(self, fed: set[str], fetches: Iterable[str]) -> set[str]:
+    """Names of the nodes that fetches take, but for those that are fed."""
     waiting = collections.deque(_node_of(name) for name in fetches)
     needed: set[str] = set()
     while waiting:
@@ -94,6 +95,18 @@ class _Graph:
         continue
       needed.add(name)
       waiting.extend(_node_of(i) for i in self.nodes[name].input)
+    return needed
+
+  def pruned(
+    self, feeds: Sequence[str], fetches: Sequence[str], initializer: str = ''
+  ) -> tf.compat.v1.GraphDef:
+    """The nodes between feeds and fetches, free to be placed anywhere.
+
+    All others of them wait for the initializer, and what it needs.
+    """
+    fed = {_node_of(name) for name in feeds}
+    before = self._needed(fed, [initializer] if initializer else [])
+    needed = self._needed(fed, fetches) | before
     result = tf.compat.v1.GraphDef()
     result.versions.CopyFrom(self.graph_def.versions)
     result.library.CopyFrom(self.graph_def.library)
@@ -110,6 +123,10 @@ class _Graph:
         ]
         del copy.input[:]
         copy.input.extend(inputs)
+        if initializer and node.name not in before:
+          copy.input.append(f'^{_node_of(initializer)}')
+        if node.op == 'VarHandleOp':
+          copy.attr['shared_name'].s = _ANONYMOUS.encode()
     return result
 
 
@@ -151,6 +168,8 @@ class GraphFunction:
 
   Attributes:
     specs: Specs of the parameters' tensors, flat.
+    kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
+      TFF's order.
     result_type: The TFF type of the result.
   """
 
@@ -161,22 +180,26 @@ class GraphFunction:
       computation: Of TensorFlow, without federated types.
 
     Raises:
-      NotImplementedError: If it uses a sequence otherwise than by extracting
-        its single element, or needs initialization.
+      NotImplementedError: If it has tables, or returns a sequence.
     """
     proto = tff.framework.serialize_computation(computation).tensorflow
-    if proto.initialize_op:
-      raise NotImplementedError('a computation with variables or tables')
     graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(graph_def)
     graph = _Graph(graph_def)
     feeds: list[str] = []
+    self.kinds: list[str] = []
     for kind, name in graph_import.leaves(proto.parameter):
-      feeds.extend([name] if kind == 'tensor' else graph.element_tensors(name))
-    fetches = [name for _, name in graph_import.leaves(proto.result)]
+      element = graph.element_tensors(name) if kind == 'sequence' else None
+      feeds.extend([name] if element is None else element)
+      self.kinds.append(
+        TENSOR if kind == TENSOR else DATASET if element is None else ELEMENT
+      )
+    fetches = graph_import.tensor_names(proto.result)
     self.specs = [graph.spec(name) for name in feeds]
     self.result_type = computation.type_signature.result
-    definition = graph.pruned(feeds, fetches)
+    definition = graph.pruned(feeds, fetches, proto.initialize_op)
+    if any('HashTable' in node.op for node in definition.node):
+      raise NotImplementedError('a computation with tables')
     _with_own_functions(definition)
     used = graph_import.inputs(definition)
 
