@@ -28,7 +28,7 @@ def _draw(
   panels = {
     'resident_kib': 'resident memory, MiB',
     'descriptors': 'file descriptors',
-    'threads': 'threads',
+    'threads': "threads without asyncio's",
     'children': 'child processes',
   }
   figure, axes = plots.plt.subplots(4, 1, figsize=(8, 9), sharex=True)
@@ -90,7 +90,7 @@ def write(
           (f'{name}, most', *map(str, halves), 'no more')
           for name, halves in (
             ('file descriptors', verdict.descriptors),
-            ('threads', verdict.threads),
+            ("threads without asyncio's pool", verdict.threads),
           )
         ),
         ('child processes, most', *[str(verdict.children)] * 2, '0'),

@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import os
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +31,8 @@ class Sample(NamedTuple):
     round: The round.
     resident_kib: Resident memory.
     descriptors: Open file descriptors.
-    threads: Threads.
+    threads: Threads, but for those of asyncio's pool: it starts one whenever
+      none is idle, up to four more than there are cores.
     children: Processes below this one.
     seconds: Since the start.
   """
@@ -101,6 +103,10 @@ def verdict(samples: Sequence[Sample], collect_every: int) -> Verdict:
     threads=most('threads'),
     children=max(sample.children for sample in samples),
   )
+
+
+def _pooled_threads() -> int:
+  return sum(t.name.startswith('asyncio_') for t in threading.enumerate())
 
 
 class _InterruptionError(Exception):
@@ -182,7 +188,7 @@ class Soak:
         round_number,
         pages * os.sysconf('SC_PAGESIZE') // 1024,
         len(os.listdir(own / 'fd')),
-        len(os.listdir(own / 'task')),
+        len(os.listdir(own / 'task')) - _pooled_threads(),
         len(processes.tree(os.getpid())) - 1,
         time.monotonic() - self._started,
       )

@@ -107,18 +107,35 @@ def _draw_points(
 def _draw_curves(
   experiment: catalogue.Experiment, curves: Mapping[str, Rows]
 ) -> Any:
-  count = len(experiment.columns)
+  """A row of panels for each data set: losses of several do not compare."""
+  data_sets: dict[str, list[str]] = {}
+  for curve, change in experiment.curves.items():
+    data_set = {**experiment.base, **change}['dataset']
+    data_sets.setdefault(data_set, []).append(curve)
+  shape = len(data_sets), len(experiment.columns)
   figure, axes = plt.subplots(
-    1, count, figsize=(6.5 * count, 4.5), squeeze=False
+    *shape, figsize=(6.5 * shape[1], 4.5 * shape[0]), squeeze=False
   )
-  palette = plt.get_cmap('tab10' if len(experiment.curves) <= 10 else 'tab20')
-  colors = {
-    curve: palette(index) for index, curve in enumerate(experiment.curves)
-  }
-  for axis, column in zip(axes[0], experiment.columns, strict=True):
-    for curve, own in curves.items():
+  for row, names in zip(axes, data_sets.values(), strict=True):
+    _draw_row(
+      experiment, {name: curves.get(name, []) for name in names}, list(row)
+    )
+  return figure
+
+
+def _draw_row(
+  experiment: catalogue.Experiment,
+  curves: Mapping[str, Rows],
+  axes: Sequence[Any],
+) -> None:
+  """A panel for each column; a curve without rows keeps its color for others."""
+  palette = plt.get_cmap('tab10' if len(curves) <= 10 else 'tab20')
+  for axis, column in zip(axes, experiment.columns, strict=True):
+    for index, (curve, own) in enumerate(curves.items()):
+      if not own:
+        continue
       x, mean, spread = series(own, experiment.against, column)
-      color = colors[curve]
+      color = palette(index)
       axis.plot(x, mean, '.-', color=color, label=curve)
       axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2)
     against_round = experiment.against == catalogue.ROUND
@@ -135,8 +152,8 @@ def _draw_curves(
     elif column == 'test_accuracy':
       axis.set_ylim(*_accuracy_limits(values))
     _name_what_is_outside(axis)
-  axes[0][-1].legend(fontsize='small')
-  return figure
+  if axes[-1].get_lines():
+    axes[-1].legend(fontsize='small')
 
 
 def _finite(curves: Sequence[np.ndarray]) -> list[np.ndarray]:
