@@ -52,15 +52,8 @@ def mean_curve(name: str, curve: str) -> tuple[list[int], list[float]]:
   ]
 
 
-def was_run(name: str) -> bool:
-  """Whether there are results of an experiment."""
-  return (RESULTS / name / reproduction.POINTS).exists()
-
-
 def claims_table(name: str) -> str:
   """The claims about an experiment, with verdicts, and what it took."""
-  if not was_run(name):
-    return f'Not run yet: `python binaries/reproduce.py --experiment={name}`.'
   experiment = catalogue.EXPERIMENTS[name]
   seconds = _summary(name)['ran']['seconds']
   took = (
@@ -86,8 +79,6 @@ def _epsilon(values: Sequence[float]) -> str:
 
 def ends_table(name: str) -> str:
   """Every curve's loss and accuracy where it ends, and its worst epsilon."""
-  if not was_run(name):
-    return ''
   experiment = catalogue.EXPERIMENTS[name]
   rows = []
   for curve, change in experiment.curves.items():

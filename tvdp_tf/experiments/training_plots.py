@@ -128,7 +128,7 @@ def _draw_row(
   curves: Mapping[str, Rows],
   axes: Sequence[Any],
 ) -> None:
-  """A panel for each column; a curve without rows keeps its color for others."""
+  """A panel for each column; a curve without rows leaves its color unused."""
   palette = plt.get_cmap('tab10' if len(curves) <= 10 else 'tab20')
   for axis, column in zip(axes, experiment.columns, strict=True):
     for index, (curve, own) in enumerate(curves.items()):
