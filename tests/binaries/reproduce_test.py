@@ -88,6 +88,16 @@ class ContinueTest(absltest.TestCase):
       return sorted(row.items())
 
     self.assertEqual(sorted(merged, key=key), sorted(whole, key=key))
+    one, *parts = (
+      json.loads((self.folder / name / 'summary.json').read_text())
+      for name in ('merged', 'part1', 'part2')
+    )
+    self.assertEqual(
+      one['ran']['seconds'], sum(part['ran']['seconds'] for part in parts)
+    )
+    self.assertEqual(one['ran']['points'], len(merged))
+    del parts[0]['machine']['load_average']
+    self.assertEqual(one['machine'], parts[0]['machine'])
     # Half of the points are there; the rest are run.
     resumed = self.run_one('part1', '--resume')
     self.assertEqual(sorted(resumed, key=key), sorted(whole, key=key))

@@ -32,6 +32,9 @@ sys.modules[package.__name__] = package
 package.__path__ = [{str(_ROOT / 'tvdp_tf/federated')!r}]
 from tvdp_tf.federated import _worker_process
 
+# A job in the background inherits an interrupt that is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def start(**kwargs):
   global worker
   worker = _worker_process.WorkerProcess(sys.argv[1], [], 60.0, **kwargs)

@@ -19,9 +19,7 @@ RDP_ERROR = 1e-6
 
 
 def settings(examples):
-  return hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=examples, database=None
-  )
+  return hypothesis.settings(max_examples=examples)
 
 
 multipliers = st.lists(

@@ -234,7 +234,7 @@ class ForgeryTest(WrittenTest):
     names = sorted({name for payload in whole for name in payload})
     accepted = 0
 
-    @hypothesis.settings(max_examples=400, deadline=None)
+    @hypothesis.settings(max_examples=400)
     @hypothesis.given(
       line=st.integers(0, 4),
       entry=st.sampled_from(names) | st.text(),

@@ -211,9 +211,7 @@ class History(stateful.RuleBasedStateMachine):
 
 
 HistoryTest = History.TestCase
-HistoryTest.settings = settings(
-  max_examples=25, stateful_step_count=20, deadline=None
-)
+HistoryTest.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 if __name__ == '__main__':

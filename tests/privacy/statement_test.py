@@ -277,7 +277,6 @@ class OutputTest(absltest.TestCase):
 
 
 class FormatTest(absltest.TestCase):
-  @hypothesis.settings(derandomize=True, deadline=None, database=None)
   @hypothesis.given(st.floats(0, allow_infinity=False, allow_nan=False))
   def test_never_rounds_down(self, value):
     printed = decimal.Decimal(statement.format_epsilon(value))

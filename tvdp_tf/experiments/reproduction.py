@@ -300,6 +300,21 @@ def _summarize(
   )
 
 
+def _sum_of_shards(shards: Sequence[pathlib.Path]) -> dict[str, Any]:
+  """What the shards ran, and on what, if all of them on the same machine."""
+  summaries = [run_folder.read_json(shard / SUMMARY) for shard in shards]
+  counts, seconds = zip(*map(_ran, summaries), strict=True)
+  machines = [summary.get('machine') for summary in summaries]
+  for found in machines:
+    if isinstance(found, dict):
+      found.pop('load_average', None)  # It changes while a machine does not.
+  same = machines.count(machines[0]) == len(machines)
+  return {
+    'machine': machines[0] if same else None,
+    'ran': {'points': sum(counts), 'seconds': sum(seconds)},
+  }
+
+
 def merge(
   experiment: catalogue.Experiment,
   shards: Sequence[pathlib.Path],
@@ -317,5 +332,6 @@ def merge(
       rows[tuple(row[name] for name in _ROW_KEY)] = row
   output_dir.mkdir(parents=True)
   _write_points(output_dir / POINTS, experiment, list(rows.values()))
+  run_folder.write_json(output_dir / SUMMARY, _sum_of_shards(shards))
   draw(experiment, output_dir)
   _summarize(experiment, output_dir, 0.0, 0)

@@ -19,17 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.python.eager import context  # No public way to add functions.
+from tensorflow.python.eager import context  # For what has no public name.
 
 from tvdp_tf.federated import graph_import
 
 # How a parameter's leaf is taken: as itself, by the tensors of the only element
 # of a sequence, or as the variant of a data set.
 TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
-
-# A resource of this name is shared with nobody (`ResourceHandle` in
-# TensorFlow's resource_handle.h), neither with calls by other threads.
-_ANONYMOUS = 'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
 
 
 def _node_of(tensor_name: str) -> str:
@@ -126,7 +122,8 @@ class _Graph:
         if initializer and node.name not in before:
           copy.input.append(f'^{_node_of(initializer)}')
         if node.op == 'VarHandleOp':
-          copy.attr['shared_name'].s = _ANONYMOUS.encode()
+          # Shared with nobody, neither with calls by other threads.
+          copy.attr['shared_name'].s = context.anonymous_name().encode()
     return result
 
 
@@ -188,12 +185,15 @@ class GraphFunction:
     graph = _Graph(graph_def)
     feeds: list[str] = []
     self.kinds: list[str] = []
-    for kind, name in graph_import.leaves(proto.parameter):
-      element = graph.element_tensors(name) if kind == 'sequence' else None
-      feeds.extend([name] if element is None else element)
-      self.kinds.append(
-        TENSOR if kind == TENSOR else DATASET if element is None else ELEMENT
-      )
+    for binding, name in graph_import.leaves(proto.parameter):
+      kind, names = TENSOR, [name]
+      if binding == 'sequence':
+        kind = DATASET
+        element = graph.element_tensors(name)
+        if element is not None:
+          kind, names = ELEMENT, element
+      self.kinds.append(kind)
+      feeds.extend(names)
     fetches = graph_import.tensor_names(proto.result)
     self.specs = [graph.spec(name) for name in feeds]
     self.result_type = computation.type_signature.result

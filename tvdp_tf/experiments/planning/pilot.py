@@ -9,10 +9,10 @@ import dataclasses
 import json
 import math
 import pathlib
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from tvdp_tf import _validate
 from tvdp_tf.experiments import run_folder
 from tvdp_tf.experiments.planning import contraction_estimate
 from tvdp_tf.experiments.planning import settings as planning_settings
@@ -69,7 +69,7 @@ def _number(row: Mapping[str, str], name: str, line: int) -> float:
     return float(row[name])
   except ValueError:
     raise ValueError(
-      f'line {line}: {name} is {reprlib.repr(row[name])}, not a number'
+      f'line {line}: {name} is {_validate.quoted(row[name])}, not a number'
     ) from None
 
 
@@ -80,7 +80,7 @@ def _round(row: Mapping[str, str], line: int, last: int) -> int:
     number = 0
   if number <= last:
     raise ValueError(
-      f'line {line}: {_ROUND} is {reprlib.repr(row[_ROUND])}, not an'
+      f'line {line}: {_ROUND} is {_validate.quoted(row[_ROUND])}, not an'
       f' integer above {last}'
     )
   return number
