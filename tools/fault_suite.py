@@ -70,8 +70,12 @@ class Fault(NamedTuple):
 
 
 def quoted(said: str) -> str:
-  """A program's words, with one name for every run's folder."""
-  line = ' '.join(re.sub(r"'?/[^ ]*?/run[0-9]*\b'?", 'RUN', said).split())
+  """A program's words: a name for every run's folder, no times of warnings."""
+  said = re.sub(
+    r"('?)/[^ ']*?/(?:run[0-9]*|\.run\.[0-9]+)\b([^ ']*)\1", r'RUN\2', said
+  )
+  said = re.sub(r'^W\d{4} \S+ +\d+ (\w+\.py):\d+\]', r'\1:', said, flags=re.M)
+  line = ' '.join(said.split())
   return f'"{line}"' if line else 'without a word'
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import math
@@ -9,7 +10,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments import run_folder, settings
 from tvdp_tf.privacy import ledger, ledger_audit
 
 HEADER = ledger.LedgerHeader(
@@ -107,6 +108,18 @@ class RunFolderTest(parameterized.TestCase):
         config(settings={'a': 1, name: then}),
         'settings',
         {'a': 1, name: now},
+      )
+
+  def test_the_setting_that_others_follow_from_is_named(self):
+    then = settings.TrainingSettings(mechanism='paper')
+    now = settings.TrainingSettings(mechanism='gradient')
+    self.assertNotEqual(then.calibration, now.calibration)
+    with self.assertRaisesRegex(errors.UsageError, "^mechanism must be 'paper"):
+      run_folder.check_unchanged(
+        pathlib.Path('d'),
+        config(settings=dataclasses.asdict(then)),
+        'settings',
+        dataclasses.asdict(now),
       )
 
   def test_setting_that_came_or_went_is_named(self):

@@ -35,6 +35,21 @@ class PoissonCompositionTest(parameterized.TestCase):
       composition.epsilon(), whole([1.0, 1.0, 2.0], 0.2), rtol=1e-12
     )
 
+  def test_does_not_depend_on_when_it_is_asked(self):
+    # A run that is resumed after some rounds asks for no epsilon of those.
+    rng = np.random.default_rng(1)
+    multipliers = np.repeat(rng.uniform(0.5, 3.0, 9), rng.integers(1, 3, 9))
+    whole_run: list[float] = []
+    for resumed_after in range(len(multipliers)):
+      composition = poisson_composition.PoissonComposition(0.3, 1e-5)
+      epsilons = []
+      for i, multiplier in enumerate(multipliers):
+        composition.add(multiplier)
+        if i >= resumed_after:
+          epsilons.append(composition.epsilon())
+      whole_run = whole_run or epsilons
+      self.assertEqual(epsilons, whole_run[resumed_after:])
+
   def test_limits(self):
     composition = poisson_composition.PoissonComposition(1.0, 1e-5)
     self.assertEqual(composition.epsilon(), 0)

@@ -35,6 +35,16 @@ class WriteTest(absltest.TestCase):
       fault_suite.quoted("error: '/tmp/x/run12' and /tmp/x/run3/ledger.jsonl"),
       '"error: RUN and RUN/ledger.jsonl"',
     )
+    self.assertEqual(
+      fault_suite.quoted('/tmp/x/disk/.run.17/a: full\n'), '"RUN/a: full"'
+    )
+    self.assertEqual(
+      fault_suite.quoted(
+        'W1121 19:44:36.348540 139837807770496 training_run.py:161] one: 1\n'
+        "W1121 19:44:36.348540      17 checkpoints.py:1] '/tmp/run1/a' two\n"
+      ),
+      '"training_run.py: one: 1 checkpoints.py: RUN/a two"',
+    )
     self.assertEqual(fault_suite.quoted('\n'), 'without a word')
 
 

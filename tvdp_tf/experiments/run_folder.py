@@ -179,7 +179,8 @@ def check_unchanged(
   then = config[part]
   now = json.loads(json.dumps(now))
   began = f'as when the run in {str(path)!r} began'
-  for name in sorted(then.keys() | now.keys()):
+  # In their own order: what others follow from comes first.
+  for name in [*now, *sorted(then.keys() - now.keys())]:
     old, new = _entry(then, name), _entry(now, name)
     if old == new:
       continue
