@@ -9,26 +9,27 @@ with compiled_runtime():
 It is the very computation that TFF's worker would run. TFF compiles a process's
 `next` to a `MapReduceForm`: graphs to prepare the broadcast at the server, to
 work at a client, to accumulate, and to update the server's state. Here these
-graphs are imported (`graph_function`) and called one after the other, the
-clients' side by side, a thread each. Memory does not grow with the size of a
-cohort: an update is accumulated, then forgotten. TFF's own algorithms are taken
-too, but are no faster here: their clients start a `tf.data` pipeline in every
-round.
+graphs are imported (`graph_function`) and called one after the other, those of clients
+side by side, a thread each (`ordered_fold`). Memory does not grow with the size
+of a cohort: an update is accumulated, then forgotten. TFF's own algorithms are
+taken too, but are no faster here: their clients start a `tf.data` pipeline in
+every round.
 
-What lost against this loop, on two cores, in milliseconds a round (MLP, K = 10,
-600 examples each: 23): all clients in one graph by `tf.vectorized_map` 40, the
-same with XLA 52; each client's graph by XLA 29; `tf.while_loop` over the
-clients 47. They win where a client has next to nothing to do (K = 1,000 with 10
-examples of 64 features: the loop 205, `vectorized_map` with XLA 58), but need
-clients of one size, all of their data in one tensor, and seconds to compile for
-each size of the cohort.
+What lost against this loop, in multiples of its time then (two cores; MLP, K =
+10, 600 examples each: 23 ms a round): all clients in one graph by
+`tf.vectorized_map` 1.7, the same with XLA 2.3; each client's graph by XLA 1.3;
+`tf.while_loop` over the clients 2.0. The first two win where a client has next
+to nothing to do (K = 1,000 with 10 examples of 64 features: 0.3 with XLA), but
+need clients of one size, all of their data in one tensor, and seconds to
+compile for each size of the cohort. Several clients unrolled in one call would
+save 6 %, but the sum would depend on how many, and each takes its own time to
+compile.
 """
 
-import collections
-import concurrent.futures
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,39 +37,53 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf.federated import graph_import
-from tvdp_tf.simulation import arguments, devices, graph_function
+from tvdp_tf.simulation import arguments, devices, graph_function, ordered_fold
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
-# Most results that one thread holds.
-_MAX_CHUNK = 16
 
 
-class _Packer:
-  """Puts leaves into the Python containers that a TFF type asks for.
+def _filler(positions: Any) -> Callable[[Sequence[Any]], Any]:
+  """A function of leaves that makes a container in which they replace theirs.
+
+  As `tf.nest.map_structure`, several times faster.
+  """
+  if isinstance(positions, int):
+    return operator.itemgetter(positions)
+  kind = type(positions)
+  if isinstance(positions, Mapping):
+    names = list(positions)
+    parts = [_filler(part) for part in positions.values()]
+    return lambda leaves: kind(
+      zip(names, [part(leaves) for part in parts], strict=True)
+    )
+  if fields := getattr(kind, '__attrs_attrs__', ()):
+    parts = [_filler(getattr(positions, field.name)) for field in fields]
+    return lambda leaves: kind(*[part(leaves) for part in parts])
+  parts = [_filler(part) for part in positions]
+  if hasattr(kind, '_fields'):  # A named tuple.
+    return lambda leaves: kind(*[part(leaves) for part in parts])
+  return lambda leaves: kind([part(leaves) for part in parts])
+
+
+def _packer(type_spec: tff.Type) -> Callable[[Sequence[Any]], Any]:
+  """A function of leaves: the Python containers that a TFF type asks for.
 
   TFF makes them from one example of leaves, the positions; from then on the
   containers are filled. TFF's own conversion costs half a millisecond.
   """
+  positions = itertools.count()
 
-  def __init__(self, type_spec: tff.Type):
-    positions = itertools.count()
+  def build(part: tff.Type) -> Any:
+    if isinstance(part, tff.FederatedType):
+      return build(part.member)
+    if isinstance(part, tff.StructType):
+      return tff.structure.Struct(
+        [(name, build(p)) for name, p in tff.structure.iter_elements(part)]
+      )
+    return next(positions)
 
-    def build(part: tff.Type) -> Any:
-      if isinstance(part, tff.FederatedType):
-        return build(part.member)
-      if isinstance(part, tff.StructType):
-        return tff.structure.Struct(
-          [(name, build(p)) for name, p in tff.structure.iter_elements(part)]
-        )
-      return next(positions)
-
-    self._positions = tff.types.type_to_py_container(
-      build(type_spec), type_spec
-    )
-
-  def __call__(self, leaves: Sequence[Any]) -> Any:
-    return tf.nest.map_structure(leaves.__getitem__, self._positions)
+  return _filler(tff.types.type_to_py_container(build(type_spec), type_spec))
 
 
 class _Resident:
@@ -95,42 +110,6 @@ class _Resident:
     return held[1]
 
 
-class _Threads:
-  """Clients side by side, one a core: TensorFlow leaves Python's lock alone.
-
-  On a GPU there is one thread.
-  """
-
-  def __init__(self, device: str):
-    self._device = device
-    self._workers = devices.cores() if 'CPU' in device else 1
-    self._pool = concurrent.futures.ThreadPoolExecutor(self._workers)
-
-  def map(
-    self, function: Callable[[Any], Any], items: Sequence[Any]
-  ) -> Iterator[Any]:
-    """As `map`, a few items ahead, so that few results are held."""
-    # To hand over one client at a time costs more than a small client's work.
-    size = max(1, min(_MAX_CHUNK, len(items) // (8 * self._workers)))
-    waiting: collections.deque[concurrent.futures.Future] = collections.deque()
-    for start in range(0, len(items), size):
-      if len(waiting) > self._workers:
-        yield from waiting.popleft().result()
-      chunk = items[start : start + size]
-      waiting.append(self._pool.submit(self._on_device, function, chunk))
-    while waiting:
-      yield from waiting.popleft().result()
-
-  def _on_device(
-    self, function: Callable[[Any], Any], items: Sequence[Any]
-  ) -> list[Any]:
-    with tf.device(self._device):  # Of this thread.
-      return [function(item) for item in items]
-
-  def close(self) -> None:
-    self._pool.shutdown(cancel_futures=True)
-
-
 class _CompiledRound:
   """A computation (state at server, data at clients) -> (state, output)."""
 
@@ -149,7 +128,7 @@ class _CompiledRound:
       )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
-    self._pack = _Packer(result_type)
+    self._pack = _packer(result_type)
     steps = {
       name: graph_function.GraphFunction(getattr(form, name))
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
@@ -163,7 +142,7 @@ class _CompiledRound:
     server: Any,
     clients: Sequence[Any],
     resident: _Resident,
-    threads: _Threads,
+    fold: ordered_fold.OrderedFold,
   ) -> Any:
     state = list(arguments.flatten(server, self._server_type))
     broadcast = self._prepare(*state)
@@ -172,10 +151,10 @@ class _CompiledRound:
       data = arguments.tensors(client, self._client_type, self._work.kinds)
       return self._work(*map(resident, data), *broadcast)
 
-    totals = self._zero()
-    # In the order of the clients, so that the sum is the same every time.
-    for update in threads.map(work, clients):
-      totals = self._accumulate(*totals, *update)
+    def add(totals, update):
+      return self._accumulate(*totals, *update)
+
+    totals = fold(work, add, self._zero(), clients)
     return self._pack(self._update(*state, *self._report(*totals)))
 
 
@@ -216,7 +195,11 @@ class CompiledContext(tff.framework.SyncContext):
     self._device = devices.device_name(device)
     self._compiled: dict[int, tuple[Any, Any]] = {}
     self._resident = _Resident()
-    self._threads = _Threads(self._device)
+    # TensorFlow leaves Python's lock alone: a thread a core, one on a GPU.
+    self._fold = ordered_fold.OrderedFold(
+      devices.cores() if 'CPU' in self._device else 1,
+      lambda: tf.device(self._device),
+    )
 
   def forget_data(self) -> None:
     """Lets go of client data that is kept on the device."""
@@ -224,7 +207,7 @@ class CompiledContext(tff.framework.SyncContext):
 
   def close(self) -> None:
     """Ends the context's threads."""
-    self._threads.close()
+    self._fold.close()
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     """Runs a computation; TFF calls this.
@@ -263,14 +246,14 @@ class CompiledContext(tff.framework.SyncContext):
       server, *clients = list(argument)
       if len(clients) > 1:
         clients = [list(zip(*clients, strict=True))]
-      return round_(server, clients[0], self._resident, self._threads)
+      return round_(server, clients[0], self._resident, self._fold)
 
     return run
 
   def _plain(self, to_run, comp):
     function = graph_function.GraphFunction(to_run)
     signature = comp.type_signature
-    pack = _Packer(signature.result)
+    pack = _packer(signature.result)
 
     def run(argument):
       if signature.parameter is None:

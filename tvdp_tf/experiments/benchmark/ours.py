@@ -143,6 +143,7 @@ def main() -> None:
   server = program_lib.start('compiled')
   if server.form not in ('compiled', 'tff'):
     raise ValueError(f'form must be compiled or tff, got {server.form!r}')
+  simulation.configure('cpu', server.work.users_per_round)  # As train.py does.
   runtime = (
     simulation.compiled_runtime('cpu')
     if server.form == 'compiled'
