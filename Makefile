@@ -56,7 +56,7 @@ audit: install  ## Known vulnerabilities of what the locks pin.
 	$(IN_VENV) tools.audit $(ARGS)
 
 .PHONY: faults
-faults: install  ## Kills, damage, full disks: results/faults, half an hour.
+faults: install  ## Kills, damage, full disks: results/faults, 15 minutes.
 	$(IN_VENV) tools.faults $(ARGS)
 
 .PHONY: soak

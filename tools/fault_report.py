@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.experiments import markdown, run_folder
+from tvdp_tf.experiments import machine, markdown, run_folder
 
 
 def write(
@@ -24,7 +24,8 @@ def write(
   lines = [
     '# Faults, and what was lost',
     '',
-    f'By `make faults ARGS=--seed={seed}`; every row is in `faults.csv`.',
+    f'By `make faults ARGS=--seed={seed}` on {machine.in_words()}; every row '
+    'is in `faults.csv`.',
     '',
     f'Runs with a seed were killed (SIGKILL) {len(kills)} times at random '
     f'instants, {sum("tff" in row.where for row in kills)} times on the '

@@ -5,7 +5,7 @@
 Each fault befalls the real program on the embedded digits. Afterwards the same
 command with --resume must end with the model, the metrics and the ledger of an
 uninterrupted run, bit by bit. Full disks are file systems of their own: where
-none can be mounted, those rows say so. It takes half an hour on two cores.
+none can be mounted, those rows say so. It takes 15 minutes on two cores.
 """
 
 import pathlib

@@ -57,3 +57,12 @@ def describe() -> dict[str, Any]:
     'python': platform.python_version(),
     'load_average': os.getloadavg()[0],
   }
+
+
+def in_words() -> str:
+  """`describe`, but for the load, as part of a sentence."""
+  host = describe()
+  return (
+    f'{host["processor"]}, {host["cores"]} cores, {host["memory_gib"]} GiB, '
+    f'{host["system"]}, Python {host["python"]}'
+  )
