@@ -21,10 +21,11 @@ def write(
   run_folder.write_text(folder / 'faults.csv', text.getvalue())
   kills = [row for row in rows if row.fault.startswith('SIGKILL: ')]
   survived = sum(row.survived for row in kills)
+  host = machine.in_words(machine.describe())
   lines = [
     '# Faults, and what was lost',
     '',
-    f'By `make faults ARGS=--seed={seed}` on {machine.in_words()}; every row '
+    f'By `make faults ARGS=--seed={seed}` on {host}; every row '
     'is in `faults.csv`.',
     '',
     f'Runs with a seed were killed (SIGKILL) {len(kills)} times at random '

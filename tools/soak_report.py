@@ -64,13 +64,13 @@ def write(
   _draw(soak.samples, warm_up, folder / PICTURE)
   last = soak.samples[-1]
   low, high = verdict.kib_a_round_interval
-  load = machine.describe()['load_average']
+  host = machine.describe()
   faults = ', '.join(f'{soak.faults[name]} {name}' for name in soak_run.FAULTS)
   lines = [
     '# A long run with faults',
     '',
     f'By `make soak ARGS=--rounds={last.round}`, in {last.seconds:.0f} s on '
-    f'{machine.in_words()}, at a load of {load:.1f}.',
+    f'{machine.in_words(host)}, at a load of {host["load_average"]:.1f}.',
     '',
     f'{last.round} rounds of `gradient` on the compiled runtime, four of eight '
     f'clients in each. Faults of clients: {faults}. Interrupted, and resumed '

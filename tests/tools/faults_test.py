@@ -27,7 +27,8 @@ class WriteTest(absltest.TestCase):
     text = (folder / 'README.md').read_text()
     self.assertIn('killed (SIGKILL) 2 times', text)
     self.assertIn('after 1 of them', text)
-    self.assertIn(f'ARGS=--seed=5` on {machine.in_words()};', text)
+    host = machine.in_words(machine.describe())
+    self.assertIn(f'ARGS=--seed=5` on {host};', text)
     self.assertIn('| no disk | compiled, paper | says "a b" | nothing |', text)
     self.assertNotIn('SIGKILL: start', text)
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -59,9 +60,8 @@ def describe() -> dict[str, Any]:
   }
 
 
-def in_words() -> str:
-  """`describe`, but for the load, as part of a sentence."""
-  host = describe()
+def in_words(host: Mapping[str, Any]) -> str:
+  """What `describe` says but for the load, as part of a sentence."""
   return (
     f'{host["processor"]}, {host["cores"]} cores, {host["memory_gib"]} GiB, '
     f'{host["system"]}, Python {host["python"]}'

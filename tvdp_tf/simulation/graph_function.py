@@ -236,7 +236,7 @@ class GraphFunction:
       context.context().add_function_def(function)
     # Held, for the context knows the function by its name alone.
     self._function = call.get_concrete_function(*self.specs)
-    # Of arrays that an op itself converts, ten times as fast as TensorFlow's
+    # Of arrays that an op itself converts, three times as fast as TensorFlow's
     # Python does. NumPy has one object for each type of numbers.
     self._numpy_dtypes = [
       np.dtype(spec.dtype.as_numpy_dtype) if _is_number(spec.dtype) else _NONE

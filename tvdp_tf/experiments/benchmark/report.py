@@ -96,9 +96,8 @@ class Results:
     """All tables, with headings."""
     where = self.environment
     parts = [
-      f'{where["processor"]}, {where["cores"]} cores, '
-      f'{where["memory_gib"]} GiB; {where["system"]}; commit '
-      f'{where["commit"]}; load average before: {where["load_average"]:.2f}.'
+      f'{machine.in_words(where)}; commit {where["commit"]}; '
+      f'load average before: {where["load_average"]:.2f}.'
     ]
     for name, own in self.summaries().items():
       peak = statistics.peak_flops_per_second(self.blocks[name])

@@ -110,16 +110,19 @@ def scaling_table(
   points: Sequence[scaling.Point], labels: Mapping[str, str]
 ) -> str:
   """Seconds and memory against each size."""
+  # The run's fastest product: one may be slowed down, the machine is the same.
+  peak = max(point.peak_flops_per_second for point in points)
+  seconds = [statistics.Quartiles.of(point.seconds) for point in points]
   rows = [
     [
       labels[point.series],
       f'{point.size:,}',
-      _quartiles(statistics.Quartiles.of(point.seconds)),
-      f'{100 * share_of_peak(point):.0f} %',
+      _quartiles(own),
+      f'{100 * point.flops / own.median / peak:.0f} %',
       f'{point.data_bytes / _MEGABYTE:.0f}',
       f'{point.peak_bytes / _MEGABYTE:.0f}',
     ]
-    for point in points
+    for point, own in zip(points, seconds, strict=True)
   ]
   header = [
     'size',
@@ -130,9 +133,3 @@ def scaling_table(
     'peak memory, MiB',
   ]
   return markdown.table(header, rows)
-
-
-def share_of_peak(point: scaling.Point) -> float:
-  """Of the matrix product's speed, at the median round."""
-  median = statistics.Quartiles.of(point.seconds).median
-  return point.flops / median / point.peak_flops_per_second
