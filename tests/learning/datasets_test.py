@@ -6,7 +6,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
-from tvdp_tf.learning import datasets
+from tvdp_tf.learning import aligned, datasets, partitions
 
 
 class DigitsTest(parameterized.TestCase):
@@ -83,6 +83,26 @@ class OwnTest(parameterized.TestCase):
       self.assertRaisesRegex(errors.DatasetUnavailableError, message),
     ):
       datasets.load('tfds:odd', self.create_tempdir().full_path)
+
+
+class DealtTest(parameterized.TestCase):
+  def test_users_have_their_examples_in_a_row(self):
+    digits = datasets.load('digits')
+    parts = partitions.dirichlet(digits.train_labels, 7, 0.5, seed=3)
+    dealt, ranges = datasets.dealt(digits, parts)
+    self.assertEqual(list(map(len, ranges)), list(map(len, parts)))
+    for part, held in zip(parts, ranges, strict=True):
+      rows = slice(held.start, held.stop)
+      np.testing.assert_array_equal(
+        dealt.train_features[rows], digits.train_features[part]
+      )
+      np.testing.assert_array_equal(
+        dealt.train_labels[rows], digits.train_labels[part]
+      )
+    self.assertEqual(dealt.train_labels.dtype, digits.train_labels.dtype)
+    start = dealt.train_features.ctypes.data
+    self.assertEqual(start % aligned.ALIGNMENT_BYTES, 0)
+    self.assertIs(dealt.test_features, digits.test_features)
 
 
 class TestPartTest(parameterized.TestCase):

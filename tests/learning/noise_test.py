@@ -56,6 +56,15 @@ class StandardNormalTest(parameterized.TestCase):
     self.assertTrue(noise_checks.has_stddev(values, 1.0))
     self.assertTrue(noise_checks.rejects_neighbours(values, 1.0))
 
+  def test_cosine(self):
+    rng = np.random.default_rng(0)
+    powers = 2.0 ** -np.arange(1, 54)
+    x = np.concatenate([[0.0], powers, 1 - powers, rng.random(100_000)])
+    found = noise._cosine(tf.constant(x)).numpy()
+    np.testing.assert_allclose(found, np.cos(np.pi / 2 * x), rtol=0, atol=4e-16)
+    self.assertBetween(found.min(), 0, 1e-15)
+    self.assertEqual(found.max(), 1)
+
   @parameterized.parameters(1, 2, 3, 10)
   def test_size(self, size):
     self.assertEqual(draw(noise.seeded_noise_key(1, 1, 1), size).shape, (size,))

@@ -14,8 +14,10 @@ class OrderedFoldTest(parameterized.TestCase):
     self.addCleanup(fold.close)
     return fold
 
-  @parameterized.product(threads=[1, 2, 5], count=[0, 1, 3, 40, 500])
-  def test_adds_every_part_in_order(self, threads, count):
+  @parameterized.product(
+    threads=[1, 2, 5], count=[0, 1, 3, 40, 500], added_together=[1, 3, 20]
+  )
+  def test_adds_every_part_in_order(self, threads, count, added_together):
     rng = random.Random(0)
     pauses = [rng.random() * 2e-3 if count < 100 else 0 for _ in range(count)]
 
@@ -25,9 +27,25 @@ class OrderedFoldTest(parameterized.TestCase):
 
     for _ in range(3):
       found = self.fold(threads)(
-        work, lambda total, part: [*total, part], [], range(count)
+        work,
+        lambda total, parts: [*total, *parts],
+        [],
+        range(count),
+        added_together,
       )
       self.assertEqual(found, [2 * item for item in range(count)])
+
+  @parameterized.parameters(1, 2, 3)
+  def test_waits_for_several_parts(self, threads):
+    sizes = self.fold(threads)(
+      lambda item: item,
+      lambda total, parts: [*total, len(parts)],
+      [],
+      range(30),
+      4,
+    )
+    self.assertEqual(sum(sizes), 30)
+    self.assertGreaterEqual(min(sizes[:-1]), 4)
 
   def test_threads_work_at_the_same_time(self):
     together = threading.Barrier(3, timeout=30)
@@ -35,7 +53,7 @@ class OrderedFoldTest(parameterized.TestCase):
       lambda item: (
         (together.wait() and None) or threading.current_thread().name
       ),
-      lambda total, part: total | {part},
+      lambda total, parts: total.union(parts),
       set(),
       range(3),
     )
@@ -45,7 +63,7 @@ class OrderedFoldTest(parameterized.TestCase):
   def test_one_thread_is_the_callers(self):
     names = self.fold(1)(
       lambda item: threading.current_thread().name,
-      lambda total, part: total | {part},
+      lambda total, parts: total.union(parts),
       set(),
       range(9),
     )
@@ -62,7 +80,7 @@ class OrderedFoldTest(parameterized.TestCase):
 
     found = self.fold(4, in_thread)(
       lambda item: getattr(inside, 'here', False),
-      lambda total, part: total and part,
+      lambda total, parts: total and all(parts),
       True,
       range(50),
     )
@@ -83,15 +101,15 @@ class OrderedFoldTest(parameterized.TestCase):
         time.sleep(0.2)
       return item
 
-    def add(total, part):
+    def add(total, parts):
       nonlocal held
       with lock:
-        held -= 1
-      return total + part
+        held -= len(parts)
+      return total + sum(parts)
 
     total = self.fold(threads)(work, add, 0, range(count))
     self.assertEqual(total, sum(range(count)))
-    self.assertLessEqual(most, (2 * threads + 1) * ordered_fold.MAX_CHUNK)
+    self.assertLessEqual(most, (2 * threads + 2) * ordered_fold.MAX_CHUNK)
 
   @parameterized.product(threads=[1, 2, 4], failing=['work', 'add'])
   def test_an_error_ends_the_fold_and_no_later_one(self, threads, failing):
@@ -110,10 +128,10 @@ class OrderedFoldTest(parameterized.TestCase):
         raise KeyError(item)
       return item
 
-    def add(total, part):
-      if failing == 'add' and part == 20:
-        raise KeyError(part)
-      return total + part
+    def add(total, parts):
+      if failing == 'add' and 20 in parts:
+        raise KeyError(parts)
+      return total + sum(parts)
 
     with self.assertRaises(KeyError):
       fold(work, add, 0, range(1000))
@@ -134,7 +152,7 @@ class OrderedFoldTest(parameterized.TestCase):
       done += 1
 
     with self.assertRaises(KeyboardInterrupt):
-      fold(work, lambda total, part: None, None, range(10_000))
+      fold(work, lambda total, parts: None, None, range(10_000))
     self.assertLess(done, 1000)
 
 

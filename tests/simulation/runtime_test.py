@@ -1,6 +1,7 @@
 """The same computation on TFF's worker and in this process."""
 
 import contextlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,7 @@ from absl.testing import absltest, parameterized
 from tvdp_tf import federated, privacy, simulation
 from tvdp_tf.federated import client_data
 from tvdp_tf.learning import (
+  aligned,
   datasets,
   functional,
   ghost_clipping,
@@ -18,6 +20,7 @@ from tvdp_tf.learning import (
   partitions,
 )
 from tvdp_tf.privacy import mechanisms
+from tvdp_tf.simulation import adder, devices, runtime
 
 SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=5, initial_stddev=0.02)
 MULTIPLIERS = privacy.GeometricSchedule(0.9, 5, 3.0)
@@ -210,6 +213,85 @@ class CompiledRuntimeTest(parameterized.TestCase):
 
     with simulation.compiled_runtime('cpu'):
       self.assertEqual(int(difference(5, 3)), 2)
+
+  def test_results_that_are_shapes(self):
+    @tf.function
+    def size(x):
+      return tf.size(x)
+
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None, 3]))
+    def shapes(x):
+      return tf.shape(x), tf.shape(x)[0], size(x), x
+
+    x = np.ones([4, 3], np.float32)
+    with simulation.compiled_runtime('cpu'):
+      shape, count, number, same = shapes(x)
+    self.assertEqual(
+      (shape.numpy().tolist(), int(count), int(number)), ([4, 3], 4, 12)
+    )
+    np.testing.assert_array_equal(same, x)
+
+  @parameterized.product(together=[1, 2, 4, 8], threads=[1, 3])
+  def test_same_bits_however_updates_are_added(self, together, threads):
+    process = build(
+      MECHANISMS['paper'], models.MODELS['mlp'].build([8, 8, 1], 10, 1)
+    )
+    digits = datasets.load('digits')
+    parts = partitions.iid(300, 13, seed=4)
+    users = [
+      (digits.train_features[part], digits.train_labels[part]) for part in parts
+    ]
+
+    def models_after_two_rounds(threads, together):
+      with (
+        mock.patch.object(adder, '_TOGETHER', together),
+        mock.patch.object(devices, 'cores', lambda: threads),
+        simulation.compiled_runtime('cpu'),
+      ):
+        state = process.initialize()
+        for m in (1, 2):
+          state = process.next(state, data_of(users[m:], m)).state
+      return state.global_model_weights.trainable
+
+    for one, other in zip(
+      models_after_two_rounds(threads, together),
+      models_after_two_rounds(1, 1),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_large_updates_are_added_one_by_one(self):
+    value_type = tff.TensorType(np.float32, [2**18 + 1])
+    process = tff.aggregators.SumFactory().create(value_type)
+    sizes = []
+    add = adder.Adder.__call__
+
+    def noted(self, totals, updates):
+      sizes.append((self.together, len(updates)))
+      return add(self, totals, updates)
+
+    with (
+      mock.patch.object(adder.Adder, '__call__', noted),
+      mock.patch.object(devices, 'cores', lambda: 1),
+      simulation.compiled_runtime('cpu'),
+    ):
+      value = np.ones([2**18 + 1], np.float32)
+      result = process.next(process.initialize(), [value] * 5).result
+    self.assertEqual(sizes, [(1, 1)] * 5)
+    self.assertEqual(float(result[-1]), 5.0)
+
+  def test_aligned_data_is_not_copied(self):
+    shared = aligned.empty([3, 64, 100], np.float32)
+    shared[...] = 1
+    users = [shared[user] for user in range(3)]
+    plain = np.ones([64, 100], np.float32)
+    for array in (*users, plain):
+      array.flags.writeable = False
+    resident = runtime._Resident()
+    tensors = [resident(array) for array in (*users, plain)]
+    self.assertIs(resident(users[1]), tensors[1])
+    shared[1] = 2
+    self.assertEqual([float(t[5, 5]) for t in tensors], [1, 2, 1, 1])
 
   def test_secure_sums_are_refused(self):
     process = tff.aggregators.SecureSumFactory(10).create(

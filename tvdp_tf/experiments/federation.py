@@ -17,7 +17,8 @@ class Federation:
   Attributes:
     dataset: The data set; its test part is public.
     spec: The model.
-    examples: For each user, the indices of its training examples.
+    examples: For each user, the indices of its training examples; of a `range`
+      they are a view, not a copy.
     participation: The rule that draws the cohorts.
     public_seed: Seed of the split, of the initial weights and, but for
       `poisson`, of the cohorts. None of these is secret; the noise is never
@@ -26,7 +27,7 @@ class Federation:
 
   dataset: datasets.Dataset
   spec: models.ModelSpec
-  examples: Sequence[np.ndarray]
+  examples: Sequence[np.ndarray | range]
   participation: participation.Participation
   public_seed: int
   _user_data: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
@@ -46,7 +47,9 @@ class Federation:
   def user_data(self, user: int) -> tuple[np.ndarray, np.ndarray]:
     """Features [n, ...] and labels [n] of a user."""
     if user not in self._user_data:
-      part = self.examples[user]
+      part: np.ndarray | slice | range = self.examples[user]
+      if isinstance(part, range):
+        part = slice(part.start, part.stop)
       arrays = (
         self.dataset.train_features[part],
         self.dataset.train_labels[part],
@@ -92,16 +95,17 @@ def assemble(
   elif public_seed is None:
     public_seed = secrets.randbits(63)
   if settings.split == 'iid':
-    examples = partitions.iid(
+    parts = partitions.iid(
       len(dataset.train_labels), settings.users, public_seed
     )
   else:
-    examples = partitions.dirichlet(
+    parts = partitions.dirichlet(
       dataset.train_labels,
       settings.users,
       settings.dirichlet_concentration,
       public_seed,
     )
+  dataset, examples = datasets.dealt(dataset, parts)
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
     # Amplification rests on it being a secret: it is written nowhere.

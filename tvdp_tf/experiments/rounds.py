@@ -15,6 +15,10 @@ from tvdp_tf.federated import (
 )
 from tvdp_tf.learning import noise
 
+# Cohorts that are drawn at a time: among the rounds, whose data empty the
+# caches, one draw takes as long as ten in a row.
+_COHORTS_AHEAD = 16
+
 # A tff.learning.templates.LearningAlgorithmState, which has no static type.
 State = Any
 
@@ -64,6 +68,7 @@ class Rounds:
     self.completed = 0
     self.excluded = 0
     self.total = plan.settings.rounds
+    self._cohorts: dict[int, np.ndarray] = {}
     self.plateau = plateau.PlateauDetector()
 
   @property
@@ -73,7 +78,11 @@ class Rounds:
 
   def cohort(self, round_number: int) -> np.ndarray:
     """Who is drawn for a round."""
-    return self.plan.fed.participation.cohort(round_number)
+    if round_number not in self._cohorts:
+      draw = self.plan.fed.participation.cohort
+      ahead = range(round_number, round_number + _COHORTS_AHEAD)
+      self._cohorts = {number: draw(number) for number in ahead}
+    return self._cohorts[round_number]
 
   def releases(
     self, state: State, round_number: int, clients: np.ndarray

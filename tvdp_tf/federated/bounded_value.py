@@ -10,8 +10,18 @@ _ROUNDING = 1 - 1e-6
 
 def l2_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
   """The norm of all values together, float64; NaN or inf if one of them is."""
-  squares = [tf.square(tf.cast(tensor, tf.float64)) for tensor in tensors]
-  return tf.sqrt(tf.add_n([tf.reduce_sum(square) for square in squares]))
+  halves = [tf.nn.l2_loss(tf.cast(tensor, tf.float64)) for tensor in tensors]
+  return tf.sqrt(2.0 * tf.add_n(halves))
+
+
+def chosen(
+  condition: tf.Tensor, if_true: tf.Tensor, if_false: tf.Tensor
+) -> tf.Tensor:
+  """One of two tensors of a shape, by a scalar condition.
+
+  As `tf.where`, which broadcasts the condition and takes four times as long.
+  """
+  return tf.raw_ops.Select(condition=condition, x=if_true, y=if_false)
 
 
 def zero_unless(
@@ -19,7 +29,7 @@ def zero_unless(
 ) -> list[tf.Tensor]:
   """The tensors if a scalar condition holds, else zeros."""
   return [
-    tf.where(condition, tensor, tf.zeros_like(tensor)) for tensor in tensors
+    chosen(condition, tensor, tf.zeros_like(tensor)) for tensor in tensors
   ]
 
 

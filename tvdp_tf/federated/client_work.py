@@ -151,12 +151,10 @@ def build_projected(
       return tuple(update)
     # A NaN would be seen through the noise: a client whose training fails
     # brings what it was sent, and the server is not told.
-    finite = tf.math.is_finite(bounded_value.l2_norm(update))
+    finite = tf.math.is_finite(tf.linalg.global_norm(update))
     update = [
-      tf.where(finite, trained, sent)
-      for trained, sent in zip(
-        update, local_training.project(weights, l2_norm_clip), strict=True
-      )
+      bounded_value.chosen(finite, trained, sent)
+      for trained, sent in zip(update, weights, strict=True)
     ]
     return aggregator.KeyedUpdate(tuple(update), batch['noise_key'])
 

@@ -14,12 +14,13 @@ A data set of your own is a function of `data_dir` that returns a `Dataset`:
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvdp_tf import _validate, errors
+from tvdp_tf.learning import aligned
 
 _DIGITS_TEST_EXAMPLES = 360
 
@@ -63,6 +64,36 @@ def _load_digits(data_dir: str | None) -> Dataset:
     test_labels=labels[test],
     num_classes=10,
   )
+
+
+def dealt(
+  dataset: Dataset, parts: Sequence[np.ndarray]
+) -> tuple[Dataset, list[range]]:
+  """Brings the training examples into the order of the users who hold them.
+
+  A user's examples are a view then, and no copy.
+
+  Args:
+    dataset: The data set.
+    parts: For each user, the indices of its training examples.
+
+  Returns:
+    The data set, its training part in that order; and the users' ranges in it.
+  """
+  order = np.concatenate(parts)
+  ends = np.cumsum([len(part) for part in parts]).tolist()
+
+  def taken(array):
+    result = aligned.empty([len(order), *array.shape[1:]], array.dtype)
+    # The default mode makes another copy.
+    return np.take(array, order, axis=0, out=result, mode='clip')
+
+  ordered = dataclasses.replace(
+    dataset,
+    train_features=taken(dataset.train_features),
+    train_labels=taken(dataset.train_labels),
+  )
+  return ordered, list(map(range, [0, *ends[:-1]], ends))
 
 
 TEST_PARTS = ('all', 'tuning', 'reported')

@@ -12,6 +12,7 @@ Philox is a statistical generator, not a cryptographic one, and binary
 floating-point noise has known side channels: README, "What is not protected".
 """
 
+import math
 import secrets
 from collections.abc import Sequence
 
@@ -103,10 +104,29 @@ def _uniforms(bits: tf.Tensor) -> tf.Tensor:
   return tf.cast(tf.bitcast(shifted, tf.int64), tf.float64) * 2.0**-53
 
 
-def _signs(bits: tf.Tensor) -> tf.Tensor:
-  """1 or -1, float64, from the lowest bit of each."""
-  lowest = tf.bitwise.bitwise_and(bits, tf.constant(1, tf.uint64))
-  return 1.0 - 2.0 * tf.cast(tf.bitcast(lowest, tf.int64), tf.float64)
+def _signed(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+  """Values >= 0, float64, with a sign from the lowest bit of each."""
+  signs = tf.bitwise.left_shift(bits, tf.constant(63, tf.uint64))
+  return tf.bitcast(
+    tf.bitwise.bitwise_or(tf.bitcast(values, tf.uint64), signs), tf.float64
+  )
+
+
+def _cosine(quadrants: tf.Tensor) -> tf.Tensor:
+  """cos(pi/2 x) for float64 x in [0, 1), to 4e-16.
+
+  Taylor's series, of which what is left out is below 2e-17; TensorFlow's own
+  cosine of float64 takes three times as long.
+  """
+  coefficients = [
+    (-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k)
+    for k in reversed(range(11))
+  ]
+  sums = tf.math.polyval(
+    [tf.constant(c, tf.float64) for c in coefficients], tf.square(quadrants)
+  )
+  # Rounded, it may leave the range.
+  return tf.clip_by_value(sums, 0.0, 1.0)
 
 
 def standard_normal(
@@ -117,7 +137,7 @@ def standard_normal(
   The transform works in float64 on 53-bit uniforms, so values reach 8.5
   standard deviations before the tail is cut. The angle is drawn in the first
   quadrant, and each coordinate gets a sign of its own. The sine comes from the
-  cosine, which is slow: its error is below 2e-8, and below 2e-15 but for one
+  cosine: its error is below 2e-8, and below 2e-15 but for one
   angle in ten.
 
   Args:
@@ -131,9 +151,9 @@ def standard_normal(
   bits = _bits(noise_key, (size + 1) // 2, release)
   uniforms = _uniforms(bits)
   radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniforms[0]))
-  cosine = tf.cos((np.pi / 2.0) * uniforms[1])
+  cosine = _cosine(uniforms[1])
   sine = tf.sqrt((1.0 - cosine) * (1.0 + cosine))
-  normal = radius * tf.stack([cosine, sine]) * _signs(bits)
+  normal = _signed(radius * tf.stack([cosine, sine]), bits)
   return tf.reshape(normal, [-1])[:size]
 
 

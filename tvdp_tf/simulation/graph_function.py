@@ -14,7 +14,7 @@ Variables (of Keras models and of some optimizers) are made anew in every call.
 
 import collections
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,11 +168,68 @@ def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
     gradient.gradient_func = names[gradient.gradient_func]
 
 
-class GraphFunction:
-  """A function of flat tensors.
+def _as_result(tensor: tf.Tensor) -> tf.Tensor:
+  """A tensor of a graph as a function may return it: not a parameter itself.
+
+  Nor, in TensorFlow 2.14, what an op says about a shape ("unexpected full type
+  information"): an identity would be optimized away.
+  """
+  if tensor.dtype == tf.int32:
+    return tf.ensure_shape(tensor, tensor.shape)
+  return tf.identity(tensor)
+
+
+class TensorFunction:
+  """A function of flat tensors that is traced once.
 
   Attributes:
-    specs: Specs of the parameters' tensors, flat.
+    specs: Specs of the parameters' tensors.
+    traced: It, for other graphs to be made of.
+  """
+
+  def __init__(
+    self, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+  ):
+    """Traces a function of tensors; it may call what others have `traced`."""
+    self.specs = list(specs)
+
+    @tf.function(autograph=False)
+    def call(*tensors):
+      return list(map(_as_result, function(*tensors)))
+
+    self.traced = call.get_concrete_function(*self.specs)
+    # Of arrays that an op itself converts, three times as fast as TensorFlow's
+    # Python does. NumPy has one object for each type of numbers.
+    self._numpy_dtypes = [
+      np.dtype(spec.dtype.as_numpy_dtype) if _is_number(spec.dtype) else _NONE
+      for spec in self.specs
+    ]
+    self._result_dtypes = [output.dtype for output in self.traced.outputs]
+
+  def __call__(self, *tensors: Any) -> list[tf.Tensor]:
+    """Flat tensors in, flat tensors out.
+
+    All ops run in the calling thread. A call of the concrete function itself
+    would hand them to TensorFlow's threads: a tenth of a millisecond each time,
+    and threads that wait by spinning.
+    """
+    arguments = [
+      tensor
+      if isinstance(tensor, tf.Tensor) or getattr(tensor, 'dtype', None) is own
+      else tf.convert_to_tensor(tensor, spec.dtype)
+      for tensor, own, spec in zip(
+        tensors, self._numpy_dtypes, self.specs, strict=True
+      )
+    ]
+    return tf.raw_ops.StatefulPartitionedCall(
+      args=arguments, Tout=self._result_dtypes, f=self.traced.name.decode()
+    )
+
+
+class GraphFunction(TensorFunction):
+  """A TFF computation as a function of flat tensors.
+
+  Attributes:
     kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
       TFF's order.
     result_type: The TFF type of the result.
@@ -203,7 +260,6 @@ class GraphFunction:
       self.kinds.append(kind)
       feeds.extend(names)
     fetches = graph_import.tensor_names(proto.result)
-    self.specs = [graph.spec(name) for name in feeds]
     self.result_type = computation.type_signature.result
     definition = graph.pruned(feeds, fetches, proto.initialize_op)
     if any('HashTable' in node.op for node in definition.node):
@@ -211,7 +267,6 @@ class GraphFunction:
     _with_own_functions(definition)
     used = graph_import.inputs(definition)
 
-    @tf.function(autograph=False)
     def call(*tensors):
       by_name = dict(
         zip(map(graph_import.canonical, feeds), tensors, strict=True)
@@ -227,38 +282,9 @@ class GraphFunction:
         name='',
       )
       by_name.update(zip(inner, imported, strict=True))
-      return [
-        tf.identity(by_name[graph_import.canonical(name)]) for name in fetches
-      ]
+      return [by_name[graph_import.canonical(name)] for name in fetches]
 
     # An import registers the library with the graph alone.
     for function in definition.library.function:
       context.context().add_function_def(function)
-    # Held, for the context knows the function by its name alone.
-    self._function = call.get_concrete_function(*self.specs)
-    # Of arrays that an op itself converts, three times as fast as TensorFlow's
-    # Python does. NumPy has one object for each type of numbers.
-    self._numpy_dtypes = [
-      np.dtype(spec.dtype.as_numpy_dtype) if _is_number(spec.dtype) else _NONE
-      for spec in self.specs
-    ]
-    self._result_dtypes = [output.dtype for output in self._function.outputs]
-
-  def __call__(self, *tensors: Any) -> list[tf.Tensor]:
-    """Flat tensors in, flat tensors out.
-
-    All ops run in the calling thread. A call of the concrete function itself
-    would hand them to TensorFlow's threads: a tenth of a millisecond each time,
-    and threads that wait by spinning.
-    """
-    arguments = [
-      tensor
-      if isinstance(tensor, tf.Tensor) or getattr(tensor, 'dtype', None) is own
-      else tf.convert_to_tensor(tensor, spec.dtype)
-      for tensor, own, spec in zip(
-        tensors, self._numpy_dtypes, self.specs, strict=True
-      )
-    ]
-    return tf.raw_ops.StatefulPartitionedCall(
-      args=arguments, Tout=self._result_dtypes, f=self._function.name.decode()
-    )
+    super().__init__(call, [graph.spec(name) for name in feeds])

@@ -2,8 +2,8 @@
 
 The parts are added in the order of the items, so that the sum is the same to
 the bit whatever the number of threads; whoever finishes the part that is next
-adds it. Parts that wait for an earlier one are few, however many items there
-are.
+adds it, and with it those that wait for it. Parts that wait are few, however
+many items there are.
 """
 
 import concurrent.futures
@@ -22,15 +22,17 @@ class _Fold:
   def __init__(
     self,
     work: Callable[[Any], Any],
-    add: Callable[[Any, Any], Any],
+    add: Callable[[Any, list[Any]], Any],
     total: Any,
     chunks: Sequence[Sequence[Any]],
+    added_together: int,
     most_ahead: int,
   ):
     self._work = work
     self._add = add
     self.total = total
     self._chunks = chunks
+    self._added_together = added_together  # Chunks.
     self._most_ahead = most_ahead
     self._changed = threading.Condition()
     self._taken = 0  # Chunks, in their order.
@@ -77,21 +79,25 @@ class _Fold:
   def _hand_in(self, index: int, results: list[Any]) -> None:
     with self._changed:
       self._waiting[index] = results
-      if self._adding or self._added not in self._waiting:
-        return  # It is added by another thread, now or later.
-      self._adding = True
-    while (chunk := self._next_to_add()) is not None:
-      for result in chunk:
-        self.total = self._add(self.total, result)
+    while chunks := self._to_add():
+      parts = [part for chunk in chunks for part in chunk]
+      self.total = self._add(self.total, parts)
       with self._changed:
-        self._added += 1
+        self._added += len(chunks)
+        self._adding = False
         self._changed.notify_all()
 
-  def _next_to_add(self) -> list[Any] | None:
+  def _to_add(self) -> list[list[Any]]:
+    """The chunks that the caller is to add now; no one else gets any then."""
     with self._changed:
-      chunk = self._waiting.pop(self._added, None)
-      self._adding = chunk is not None
-      return chunk
+      end = self._added
+      while end in self._waiting:
+        end += 1
+      enough = end - self._added >= self._added_together
+      if self._adding or not (enough or end == len(self._chunks)):
+        return []  # They are added by another thread, or later.
+      self._adding = True
+      return [self._waiting.pop(i) for i in range(self._added, end)]
 
 
 class OrderedFold:
@@ -116,17 +122,20 @@ class OrderedFold:
   def __call__(
     self,
     work: Callable[[Any], Any],
-    add: Callable[[Any, Any], Any],
+    add: Callable[[Any, list[Any]], Any],
     total: Any,
     items: Sequence[Any],
+    added_together: int = 1,
   ) -> Any:
     """Adds `work(item)` of all items to `total`, in their order.
 
     Args:
       work: Computes an item's part; called by several threads at once.
-      add: (total, part) -> total; called by one thread at a time.
+      add: (total, parts) -> total; called by one thread at a time.
       total: The sum of no parts.
       items: The items.
+      added_together: How many parts are waited for before they are added, where
+        there are more to come.
 
     Returns:
       The sum.
@@ -138,7 +147,10 @@ class OrderedFold:
     # To take one item at a time costs more than a small item's work.
     size = max(1, min(MAX_CHUNK, len(items) // (8 * self._threads)))
     chunks = [items[i : i + size] for i in range(0, len(items), size)]
-    fold = _Fold(work, add, total, chunks, most_ahead=2 * self._threads)
+    together = -(-added_together // size)
+    # All threads wait only when so many chunks do that some can be added.
+    most_ahead = 2 * self._threads + together
+    fold = _Fold(work, add, total, chunks, together, most_ahead)
 
     def run():
       with self._in_thread():

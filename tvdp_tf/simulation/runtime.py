@@ -22,15 +22,13 @@ What lost against this loop, in multiples of its time then (two cores; MLP, K =
 to nothing to do (K = 1,000 with 10 examples of 64 features: 0.3 with XLA), but
 need clients of one size, all of their data in one tensor, and seconds to
 compile for each size of the cohort. A thread's share of the clients in one
-call, as a loop, took 1.03 times as long, and no less at K = 1,000; several
-rounds in a call would save at most what is outside of this loop, 3 % of that
-round, and the ledger has its line before each.
+call took 1.03 times as long as a loop, and no less at K = 1,000; unrolled, as
+long. Several rounds in a call would save at most what is outside of this loop,
+3 % of that round, and the ledger has its line before each.
 """
 
 import contextlib
-import itertools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,59 +36,25 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf.federated import graph_import
-from tvdp_tf.simulation import arguments, devices, graph_function, ordered_fold
+from tvdp_tf.simulation import (
+  adder,
+  arguments,
+  containers,
+  devices,
+  graph_function,
+  hot_shapes,
+  ordered_fold,
+)
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
 
 
-def _filler(positions: Any) -> Callable[[Sequence[Any]], Any]:
-  """A function of leaves that makes a container in which they replace theirs.
-
-  As `tf.nest.map_structure`, several times faster.
-  """
-  if isinstance(positions, int):
-    return operator.itemgetter(positions)
-  kind = type(positions)
-  if isinstance(positions, Mapping):
-    names = list(positions)
-    parts = [_filler(part) for part in positions.values()]
-    return lambda leaves: kind(
-      zip(names, [part(leaves) for part in parts], strict=True)
-    )
-  if fields := getattr(kind, '__attrs_attrs__', ()):
-    parts = [_filler(getattr(positions, field.name)) for field in fields]
-    return lambda leaves: kind(*[part(leaves) for part in parts])
-  parts = [_filler(part) for part in positions]
-  if hasattr(kind, '_fields'):  # A named tuple.
-    return lambda leaves: kind(*[part(leaves) for part in parts])
-  return lambda leaves: kind([part(leaves) for part in parts])
-
-
-def _packer(type_spec: tff.Type) -> Callable[[Sequence[Any]], Any]:
-  """A function of leaves: the Python containers that a TFF type asks for.
-
-  TFF makes them from one example of leaves, the positions; from then on the
-  containers are filled. TFF's own conversion costs half a millisecond.
-  """
-  positions = itertools.count()
-
-  def build(part: tff.Type) -> Any:
-    if isinstance(part, tff.FederatedType):
-      return build(part.member)
-    if isinstance(part, tff.StructType):
-      return tff.structure.Struct(
-        [(name, build(p)) for name, p in tff.structure.iter_elements(part)]
-      )
-    return next(positions)
-
-  return _filler(tff.types.type_to_py_container(build(type_spec), type_spec))
-
-
 class _Resident:
   """Client data that is brought to the device once.
 
-  Only arrays that cannot change: those marked as read-only.
+  Only arrays that cannot change: those marked as read-only. A CPU shares the
+  memory of those that are `learning.aligned`, and has a copy of the others.
   """
 
   def __init__(self):
@@ -107,8 +71,24 @@ class _Resident:
     held = self._tensors.get(id(value))
     if held is None:
       # The array is held too: its id stays its own.
-      held = self._tensors[id(value)] = (value, tf.constant(value))
+      tensor = tf.raw_ops.Identity(input=value)
+      held = self._tensors[id(value)] = (value, tensor)
     return held[1]
+
+
+def _finisher(
+  update: graph_function.GraphFunction, report: graph_function.GraphFunction
+) -> graph_function.TensorFunction:
+  """(state, totals) -> (state, output) in one call."""
+  num_state = len(update.specs) - len(report.traced.outputs)
+
+  def finish(*tensors):
+    state, totals = tensors[:num_state], tensors[num_state:]
+    return update.traced(*state, *report.traced(*totals))
+
+  return graph_function.TensorFunction(
+    finish, update.specs[:num_state] + report.specs
+  )
 
 
 class _CompiledRound:
@@ -129,14 +109,17 @@ class _CompiledRound:
       )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
-    self._pack = _packer(result_type)
+    self._pack = containers.packer(result_type)
     steps = {
       name: graph_function.GraphFunction(getattr(form, name))
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
     }
-    self._prepare, self._work = steps['prepare'], steps['work']
-    self._zero, self._accumulate = steps['zero'], steps['accumulate']
-    self._report, self._update = steps['report'], steps['update']
+    self._prepare = steps['prepare']
+    self._work = hot_shapes.HotShapes(steps['work'])
+    self._work_kinds = steps['work'].kinds
+    self._zero = steps['zero']()
+    self._adder = adder.Adder(steps['accumulate'], len(self._zero))
+    self._finish = _finisher(steps['update'], steps['report'])
 
   def __call__(
     self,
@@ -149,14 +132,11 @@ class _CompiledRound:
     broadcast = self._prepare(*state)
 
     def work(client):
-      data = arguments.tensors(client, self._client_type, self._work.kinds)
+      data = arguments.tensors(client, self._client_type, self._work_kinds)
       return self._work(*map(resident, data), *broadcast)
 
-    def add(totals, update):
-      return self._accumulate(*totals, *update)
-
-    totals = fold(work, add, self._zero(), clients)
-    return self._pack(self._update(*state, *self._report(*totals)))
+    totals = fold(work, self._adder, self._zero, clients, self._adder.together)
+    return self._pack(self._finish(*state, *totals))
 
 
 def _of_two(
@@ -241,11 +221,12 @@ class CompiledContext(tff.framework.SyncContext):
         comp, graph_import.compiler_config()
       )
       return self._plain(initialize, comp)
-    round_ = _CompiledRound(_of_two(comp), signature.result)
+    of_two = _of_two(comp)
+    round_ = _CompiledRound(of_two, signature.result)
 
     def run(argument):
       server, *clients = list(argument)
-      if len(clients) > 1:
+      if of_two is not comp:
         clients = [list(zip(*clients, strict=True))]
       return round_(server, clients[0], self._resident, self._fold)
 
@@ -254,7 +235,7 @@ class CompiledContext(tff.framework.SyncContext):
   def _plain(self, to_run, comp):
     function = graph_function.GraphFunction(to_run)
     signature = comp.type_signature
-    pack = _packer(signature.result)
+    pack = containers.packer(signature.result)
 
     def run(argument):
       if signature.parameter is None:

@@ -70,7 +70,7 @@ def _federation(server: program_lib.Server) -> federation.Federation:
   work = server.work
   features = server.features.reshape(-1, *work.input_shape)
   labels = server.labels.reshape(-1)
-  indices = np.arange(len(labels)).reshape(work.users, -1)
+  size = work.examples_per_user
   return federation.Federation(
     dataset=datasets.Dataset(
       name='generated_mnist',
@@ -81,7 +81,7 @@ def _federation(server: program_lib.Server) -> federation.Federation:
       num_classes=work_lib.NUM_CLASSES,
     ),
     spec=_model_spec(work),
-    examples=list(indices),
+    examples=[range(u * size, (u + 1) * size) for u in range(work.users)],
     participation=participation.UniformParticipation(
       work.users, work.users_per_round, work.seed
     ),

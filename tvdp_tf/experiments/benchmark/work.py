@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import _validate
+from tvdp_tf.learning import aligned
 
 MODELS = ('mlp', 'cnn')
 NUM_CLASSES = 10
@@ -128,7 +129,8 @@ class Work:
   def _uniform(self, *shape: int, stream: int) -> np.ndarray:
     """float32 in [-1, 1)."""
     rng = np.random.Generator(np.random.PCG64([self.seed, stream]))
-    values = rng.random(shape, np.float32)
+    values = aligned.empty(shape, np.float32)
+    rng.random(dtype=np.float32, out=values)
     values *= 2
     values -= 1
     return values
