@@ -3,6 +3,7 @@
 import json
 import pathlib
 import time
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -109,6 +110,18 @@ class SessionTest(parameterized.TestCase):
     program._process.wait()
     with self.assertRaisesRegex(session.ProgramError, 'exit status -9'):
       program.run(1)
+
+  def test_nothing_of_it_runs_after_the_end(self):
+    program = self.open('same')
+    members = processes.tree(program._process.pid)
+    program.close()
+    self.assertFalse(any(map(processes._is_running, members)))
+
+  def test_a_process_that_outlives_the_patience(self):
+    started = time.monotonic()
+    with mock.patch.object(processes, '_is_running', return_value=True):
+      processes.kill([2**22 + 1], patience_s=0.1)
+    self.assertBetween(time.monotonic() - started, 0.1, 10)
 
   def test_silent(self):
     with self.assertRaisesRegex(session.ProgramError, 'no answer in 0.5 s'):

@@ -7,6 +7,7 @@ whatever slows the machine for a while slows all of them.
 import contextlib
 import dataclasses
 import pathlib
+import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -207,11 +208,14 @@ def compare(
         distances[contender] = verify(
           work, contender.name, player.check, ours.check
         )
-    everyone = list(players.items())
+    rng = random.Random(work.seed)
     for number in range(1, blocks + 1):
-      # Each turn begins with another one.
-      everyone = [*everyone[1:], everyone[0]]
-      for contender, player in everyone:
+      # What one leaves behind hits another in each turn. Those that wait run
+      # next to each other, the others start in between.
+      order = sorted(
+        players.items(), key=lambda item: (not item[0].is_quiet, rng.random())
+      )
+      for contender, player in order:
         seconds = player.run(rounds_per_block)
         measured.append(Block(contender.name, number, seconds))
         on_turn(contender.name)
