@@ -94,6 +94,14 @@ class HotShapesTest(parameterized.TestCase):
     )
     self.assertLen(hot._forms, 3)
 
+  def test_strings(self):
+    hot = self.hot(
+      lambda x: [tf.strings.as_string(tf.size(x))],
+      [tf.TensorSpec([None], tf.float32)],
+    )
+    for _ in range(hot_shapes._HOT_CALLS + 1):
+      self.assertEqual(hot(np.ones(7, np.float32))[0].numpy(), b'7')
+
   def test_numbers(self):
     hot = self.hot(lambda x: [x + 1], [tf.TensorSpec(None, tf.float32)])
     self.assertEqual(float(hot(1.0)[0]), 2.0)

@@ -8,6 +8,7 @@ import collections
 import threading
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tvdp_tf.simulation import graph_function
@@ -21,7 +22,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 def _same_bits(one: list[tf.Tensor], other: list[tf.Tensor]) -> bool:
   return all(
-    a.numpy().tobytes() == b.numpy().tobytes()
+    np.asarray(a).tobytes() == np.asarray(b).tobytes()
     for a, b in zip(one, other, strict=True)
   )
 
