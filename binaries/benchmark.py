@@ -23,7 +23,9 @@ _MEASURE = flags.DEFINE_list(
   'peers; cold starts of all; growth of our own rounds.',
 )
 _WORKS = flags.DEFINE_list(
-  'works', list(work.WORKS), f'On which works, of {", ".join(work.WORKS)}.'
+  'works',
+  ['mlp-round', 'cnn-round'],
+  f'On which works, of {", ".join(work.WORKS)}.',
 )
 _CONTENDERS = flags.DEFINE_list(
   'contenders',

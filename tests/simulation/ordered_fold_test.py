@@ -109,7 +109,7 @@ class OrderedFoldTest(parameterized.TestCase):
 
     total = self.fold(threads)(work, add, 0, range(count))
     self.assertEqual(total, sum(range(count)))
-    self.assertLessEqual(most, (2 * threads + 2) * ordered_fold.MAX_CHUNK)
+    self.assertLessEqual(most, (2 * threads + 1) * ordered_fold.MAX_CHUNK)
 
   @parameterized.product(threads=[1, 2, 4], failing=['work', 'add'])
   def test_an_error_ends_the_fold_and_no_later_one(self, threads, failing):

@@ -19,7 +19,7 @@ def chosen(
 ) -> tf.Tensor:
   """One of two tensors of a shape, by a scalar condition.
 
-  As `tf.where`, which broadcasts the condition and takes four times as long.
+  As `tf.where`, which is slower, for it broadcasts the condition.
   """
   return tf.raw_ops.Select(condition=condition, x=if_true, y=if_false)
 

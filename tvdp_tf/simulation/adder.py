@@ -5,7 +5,7 @@ from typing import Any
 
 from tvdp_tf.simulation import graph_function
 
-# A call costs as much as to add an update of so many bytes.
+# Beside adding an update of more bytes, a call takes no time to speak of.
 _SMALL_BYTES = 2**20
 _TOGETHER = 4
 

@@ -184,7 +184,8 @@ class TensorFunction:
 
   Attributes:
     specs: Specs of the parameters' tensors.
-    traced: It, for other graphs to be made of.
+    traced: It, for other graphs to be made of; and held, for TensorFlow's
+      context knows it by its name alone.
   """
 
   def __init__(

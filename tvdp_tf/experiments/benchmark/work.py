@@ -187,6 +187,10 @@ def from_json(text: str) -> Work:
 WORKS = {
   'mlp-round': Work(),
   'cnn-round': Work('cnn', examples_per_user=500),
+  # Next to nothing to train: what a client costs beside it.
+  'small-clients': Work(
+    users=1000, users_per_round=1000, examples_per_user=1, local_steps=1
+  ),
 }
 # Of the same shapes, in a moment.
 SMOKE_WORKS = {
