@@ -1,9 +1,11 @@
 """Makes absl's test helpers work under pytest, quietly."""
 
 import os
+import sys
 import tempfile
 
 import hypothesis
+import pytest
 from absl import flags
 from absl.testing import absltest
 
@@ -20,6 +22,13 @@ hypothesis.settings.load_profile('same')
 
 # absl's own folder for temporary files is shared by all runs on a machine.
 _temporary_files = tempfile.TemporaryDirectory()
+
+
+@pytest.fixture(autouse=True)
+def _same_weights():
+  """Has Keras draw the same initial weights in every run of a test."""
+  if tensorflow := sys.modules.get('tensorflow'):
+    tensorflow.keras.utils.set_random_seed(0)
 
 
 def pytest_configure():
