@@ -58,8 +58,8 @@ def _keras_model():
 
 def keras():
   # The model's variables, and those of metrics and of both optimizers' state.
-  # Adam's epsilon bounds by how much it can amplify the rounding of a gradient
-  # that is nearly zero: runtimes add up clients' updates in different orders.
+  # Adam's epsilon bounds by how much it can amplify the rounding, in which
+  # runtimes differ, of a gradient that is nearly zero.
   return tff.learning.algorithms.build_weighted_fed_avg(
     _keras_model,
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),

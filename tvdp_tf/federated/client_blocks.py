@@ -7,13 +7,14 @@ then accumulated, in their order. The graphs of the loop are those that TFF's
 MapReduce compiler has made of the process, unchanged; so are the sums, to the
 bit, if all clients are in one block.
 
-Time of a round of the paper's MLP at K = 10 on two cores, relative to the
-compiled runtime's, the rounds of all interleaved: data as arguments, 5 to 8;
-files, a client a call (TFF's own `compose_dataset_computation_with_...`), 1.6
-to 2.0; the same as a MapReduce form, two calls a client, 1.2 to 1.4; blocks,
-1.1 to 1.3. What a client cost at K = 1,000 without local steps, in processor
-time: 3.5 ms, 2.2 ms, 1.8 ms, and 1.1 ms, of which drawing its noise was 0.9 ms
-then; benchmarks/results/small-clients has what it takes now.
+Time of a round of the paper's MLP at K = 10 on two cores when this was chosen,
+relative to the compiled runtime's then, the rounds of all interleaved: data as
+arguments, 5 to 8; files, a client a call (TFF's own
+`compose_dataset_computation_with_...`), 1.6 to 2.0; the same as a MapReduce
+form, two calls a client, 1.2 to 1.4; blocks, 1.1 to 1.3. What a client cost at
+K = 1,000 without local steps, in processor time: 3.5 ms, 2.2 ms, 1.8 ms, and
+1.1 ms, of which drawing its noise was 0.9 ms. Both runtimes have become faster
+since: benchmarks/results has what they take now.
 """
 
 import collections

@@ -28,7 +28,7 @@ from tvdp_tf.federated import graph_import
 # of a sequence, or as the variant of a data set.
 TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
 
-
+# The type of no array: what is none of numbers is always converted.
 _NONE = object()
 
 
@@ -233,7 +233,6 @@ class GraphFunction(TensorFunction):
   Attributes:
     kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
       TFF's order.
-    result_type: The TFF type of the result.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
@@ -261,7 +260,6 @@ class GraphFunction(TensorFunction):
       self.kinds.append(kind)
       feeds.extend(names)
     fetches = graph_import.tensor_names(proto.result)
-    self.result_type = computation.type_signature.result
     definition = graph.pruned(feeds, fetches, proto.initialize_op)
     if any('HashTable' in node.op for node in definition.node):
       raise NotImplementedError('a computation with tables')
