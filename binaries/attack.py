@@ -5,6 +5,12 @@ example, and prints the epsilon that an attacker demonstrates beside the one
 that is claimed. Without other flags: Algorithm 1 of the paper on a client with
 100 digits. The exit code is 0 whatever the verdict.
 
+--audit with --model or --dataset: audits a training run of your own, with
+mechanism gradient. Searches data sets that move the clipped mean gradient of
+the model further than the guarantee allows, and runs the run once with
+canaries, pairs of examples that a coin has chosen from, whose coins the server
+guesses. The exit code is 1 if either shows that the guarantee is false.
+
 --membership: trains models on one of each pair of examples, and asks an
 attacker who sees the global models which it was. Prints how often the attacker
 is right, and the epsilon that it thereby demonstrates. The exit code is 1 if
@@ -31,8 +37,13 @@ _SHARED = (
 )
 _TRAINING = (
   *('dataset', 'data_dir', 'model', 'users', 'users_per_round'),
-  *('participation', 'device'),
+  *('participation', 'noise', 'device'),
 )
+
+
+# Of the audit of one client, and of that of a model.
+_OF_A_CLIENT = ('client', 'examples', 'trials', 'l2_norm_clip')
+_OF_A_MODEL = ('canaries', 'search_seconds', *_TRAINING)
 
 
 class GuaranteeRefutedError(errors.TvdpError):
@@ -86,8 +97,22 @@ _TRAINING_SETTINGS = shared_flags.define(_TRAINING)
 for _name in ('users', 'users_per_round'):
   # Of few users, lest the noise leave no model to attack.
   flags.set_default(_TRAINING_SETTINGS[_name], 2)
+_CANARIES = flags.DEFINE_integer(
+  'canaries',
+  None,
+  '--audit of a model: how many examples of each user are canaries; by default'
+  ' half of them.',
+)
 _SHADOW_MODELS = flags.DEFINE_integer(
   'shadow_models', 25, '--membership: models that the attacker trains.'
+)
+_SEARCH_SECONDS = flags.DEFINE_float(
+  'search_seconds',
+  60.0,
+  '--audit of a model: about how long to search for hostile pairs.',
+)
+_PROGRESS = flags.DEFINE_bool(
+  'progress', True, '--audit of a model: draw progress bars.'
 )
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -100,7 +125,73 @@ def _print_where(path: pathlib.Path | None) -> None:
     print(f'\nwritten to {path}')
 
 
+def _is_given(name: str) -> bool:
+  return flags.FLAGS[name].present > 0
+
+
+def _check_not_given(names: tuple[str, ...], when: str) -> None:
+  for name in names:
+    if _is_given(name):
+      raise ValueError(
+        f'{name} must not be given {when}, got {flags.FLAGS[name].value!r}'
+      )
+
+
 def _audit(path: pathlib.Path | None) -> None:
+  """The audit of one client, or of a model if one is given."""
+  if _is_given('model') or _is_given('dataset'):
+    _check_not_given(_OF_A_CLIENT, 'to audit a model or data set of your own')
+    _audit_model(path)
+  else:
+    _check_not_given(_OF_A_MODEL, 'to --audit without --model or --dataset')
+    _audit_client(path)
+
+
+def _audit_model(path: pathlib.Path | None) -> None:
+  """Makes, writes and prints the audit of a model that the flags describe.
+
+  Raises:
+    GuaranteeRefutedError: If it shows that the guarantee is false.
+  """
+  given = shared_flags.values(_SETTINGS)
+  shared = {name: given[name] for name in _SHARED if name in given}
+  if not _is_given('mechanism'):
+    shared['mechanism'] = 'gradient'
+  # What is not given is as `train.py` has it.
+  own = shared_flags.values(_TRAINING_SETTINGS)
+  training = settings_lib.TrainingSettings(
+    **shared, **{name: own[name] for name in own if _is_given(name)}
+  )
+  # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
+  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
+  from tvdp_tf.experiments.model_audit import settings as audit_settings_lib  # noqa: PLC0415
+
+  settings = audit_settings_lib.ModelAuditSettings(
+    training,
+    canaries=_CANARIES.value,
+    confidence=given['confidence'],
+    noise_scale=given['noise_scale'],
+    search_seconds=_SEARCH_SECONDS.value,
+  )
+  if path is not None:
+    output_folder.check(path)
+
+  from tvdp_tf import simulation  # noqa: PLC0415
+  from tvdp_tf.experiments.model_audit import audit as model_audit  # noqa: PLC0415
+  from tvdp_tf.experiments.model_audit import report  # noqa: PLC0415
+
+  with simulation.compiled_runtime(training.device):
+    found = model_audit.audit(settings, progress=_PROGRESS.value)
+  if path is not None:
+    with output_folder.create(path) as folder:
+      report.write(found, folder)
+  print(report.describe(found))
+  _print_where(path)
+  if found.refuted:
+    raise GuaranteeRefutedError(report.verdict(found))
+
+
+def _audit_client(path: pathlib.Path | None) -> None:
   """Makes, writes and prints the audit that the flags describe."""
   settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
@@ -131,6 +222,7 @@ def _membership(path: pathlib.Path | None) -> None:
   Raises:
     GuaranteeRefutedError: If it shows that a guarantee is false.
   """
+  _check_not_given(('canaries', 'search_seconds'), 'with --membership')
   given = shared_flags.values(_SETTINGS)
   shared = {name: given[name] for name in _SHARED if name in given}
   training = settings_lib.TrainingSettings(

@@ -6,9 +6,9 @@ as plan.json, plan.csv (the convergence bound against the rounds) and plan.png.
 --estimate_contraction=PILOT measures the contraction and the initial gap from a
 run of train.py --mechanism=none on public data, in place of assuming them.
 
---ledger=FILE plans nothing: it audits what a run has spent, from the ledger
-alone, and ends with 1 if the ledger is damaged or a target that it enforces is
-exceeded.
+--ledger=FILE plans nothing: it audits what its runs have spent, from the ledger
+alone, and says HOLDS or DOES NOT HOLD, never better than a run's statement. It
+ends with 1 if the ledger is damaged or a target that it enforces is exceeded.
 """
 
 import pathlib

@@ -13,7 +13,7 @@ from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.experiments import run_folder, selection, shared_ledger
 from tvdp_tf.experiments import settings as settings_lib
 
 _SETTINGS = shared_flags.define()
@@ -25,6 +25,25 @@ _RESUME = flags.DEFINE_bool(
   'resume',
   False,
   'Go on with the run in --output_dir, which had the same flags.',
+)
+_LEDGER = flags.DEFINE_string(
+  'ledger',
+  None,
+  'File of a ledger, and so of a budget, that several runs on the same users'
+  ' share, one after the other or at once; created if it is missing. By default'
+  ' the run has its own, in --output_dir.',
+)
+_LEDGER_EPSILON = flags.DEFINE_float(
+  'ledger_epsilon',
+  None,
+  'What a client may spend in all runs that share --ledger, when it is created;'
+  ' by default --epsilon.',
+)
+_BEST_OF = flags.DEFINE_float(
+  'best_of',
+  None,
+  'With --mechanism=central: mean of a random number of runs, of which only the'
+  ' best by test accuracy is published; --epsilon counts the choice.',
 )
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
 _DETERMINISTIC = flags.DEFINE_bool(
@@ -44,6 +63,37 @@ _ALLOW_OPEN_PORT = flags.DEFINE_bool(
   False,
   "With --runtime=tff: start TFF's worker where others can reach it.",
 )
+
+
+def _shared_ledger(
+  settings: settings_lib.TrainingSettings,
+) -> shared_ledger.SharedLedger | None:
+  if _LEDGER.value is None:
+    if _LEDGER_EPSILON.value is not None:
+      raise errors.UsageError(
+        'ledger_epsilon must be given with --ledger, and only then, got '
+        f'{_LEDGER_EPSILON.value!r}'
+      )
+    return None
+  try:
+    shared = shared_ledger.SharedLedger(
+      pathlib.Path(_LEDGER.value), _LEDGER_EPSILON.value
+    )
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+  shared.check(settings)
+  return shared
+
+
+def _check_best_of(settings: settings_lib.TrainingSettings) -> None:
+  if _BEST_OF.value is None:
+    return
+  for flag in (_RESUME, _LEDGER):
+    if flag.value:
+      raise errors.UsageError(
+        f'best_of must be given without --{flag.name}, got both'
+      )
+  selection.check(settings, _BEST_OF.value)
 
 
 def _check_workers(settings: settings_lib.TrainingSettings) -> None:
@@ -94,6 +144,8 @@ def main() -> None:
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
   _check_workers(settings)
+  _check_best_of(settings)
+  ledger = _shared_ledger(settings)
   if _RESUME.value and not _OUTPUT_DIR.value:
     raise errors.UsageError('output_dir must be given with --resume')
   output_dir = pathlib.Path(
@@ -111,13 +163,25 @@ def main() -> None:
   simulation.configure(
     settings.device, settings.users_per_round, _DETERMINISTIC.value
   )
-  result = training.train(
-    settings,
-    output_dir,
-    progress=_PROGRESS.value,
-    resume=_RESUME.value,
-    runtime=_own_runtime(settings),
-  )
+  if _BEST_OF.value is not None:
+    from tvdp_tf.experiments import best_run  # noqa: PLC0415
+
+    result = best_run.train_best(
+      settings,
+      output_dir,
+      _BEST_OF.value,
+      progress=_PROGRESS.value,
+      make_runtime=lambda: _own_runtime(settings),
+    )
+  else:
+    result = training.train(
+      settings,
+      output_dir,
+      progress=_PROGRESS.value,
+      resume=_RESUME.value,
+      runtime=_own_runtime(settings),
+      ledger=ledger,
+    )
   print(f'test loss {result.loss:.4f}, test accuracy {result.accuracy:.4f}')
   print()
   print(result.statement.describe())

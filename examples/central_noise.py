@@ -28,6 +28,7 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
   model_aggregator=tff.aggregators.DifferentiallyPrivateFactory(mean),
 )
+federated.check_nesting(process)
 accountant = dp_accounting.pld.PLDAccountant()
 with federated.local_runtime():
   state = process.initialize()

@@ -1,4 +1,4 @@
-"""TFF's zeroing and clipping around the noise, in build_weighted_fed_avg.
+"""TFF's zeroing and clipping around the noise, in build_unweighted_fed_avg.
 
 What is outermost happens first: zero, clip, add noise, average. The counts of
 clients that were zeroed or clipped have no noise, so nobody sends them.
@@ -9,7 +9,6 @@ clients that were zeroed or clipped have no noise, so nobody sends them.
 import tensorflow_federated as tff
 
 from tvdp_tf import federated, privacy
-from tvdp_tf.federated import withheld
 from tvdp_tf.learning import models
 
 CLIP = 1.0
@@ -18,19 +17,19 @@ emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
 )
 clients = [emnist.create_tf_dataset_for_client(c) for c in emnist.client_ids]
 mlp = models.MODELS['mlp']
-no_count = withheld.WithheldCountFactory()
-aggregator = federated.TimeVaryingGaussianFactory(
+no_count = federated.WithheldCountFactory()
+aggregator = federated.UnweightedTimeVaryingGaussianFactory(
   privacy.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.01)
 )
 aggregator = tff.aggregators.clipping_factory(CLIP, aggregator, no_count)
 aggregator = tff.aggregators.zeroing_factory(
   100.0, aggregator, zeroed_count_sum_factory=no_count
 )
-process = tff.learning.algorithms.build_weighted_fed_avg(
+process = tff.learning.algorithms.build_unweighted_fed_avg(
   federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  client_weighting=tff.learning.ClientWeighting.UNIFORM,
   model_aggregator=aggregator,
+  metrics_aggregator=federated.withheld_metrics,
 )
 federated.check_nesting(process)
 with federated.local_runtime():

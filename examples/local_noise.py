@@ -29,7 +29,9 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   model_aggregator=federated.UnweightedTimeVaryingGaussianFactory(
     schedule, l2_norm_clip=CLIP
   ),
+  metrics_aggregator=federated.withheld_metrics,
 )
+federated.check_nesting(process)
 with federated.local_runtime():
   state = process.initialize()
   for _ in range(ROUNDS):

@@ -30,7 +30,9 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
     inner=secure_mean,
     l2_norm_clip=1.0,
   ),
+  metrics_aggregator=federated.withheld_metrics,
 )
+federated.check_nesting(process)
 simulated = secure_sums.simulated(process)
 with federated.local_runtime():
   print(simulated.next(simulated.initialize(), clients).metrics['aggregator'])

@@ -17,16 +17,17 @@ emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
 )
 mlp = models.MODELS['mlp']
 noise = privacy.GeometricSchedule(0.9, rounds=3, initial_stddev=0.1)
-process = tff.learning.algorithms.build_weighted_fed_avg(
+factory = federated.UnweightedTimeVaryingGaussianFactory(noise, l2_norm_clip=1)
+process = tff.learning.algorithms.build_unweighted_fed_avg(
   federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  model_aggregator=federated.TimeVaryingGaussianFactory(noise, l2_norm_clip=1),
+  model_aggregator=factory,
+  metrics_aggregator=federated.withheld_metrics,
 )
+compose = tff.simulation.compose_dataset_computation_with_learning_process
 folder = tempfile.mkdtemp()
 program = tff.learning.programs.train_model(
-  train_process=tff.simulation.compose_dataset_computation_with_learning_process(
-    emnist.dataset_computation, process
-  ),
+  train_process=compose(emnist.dataset_computation, process),
   train_data_source=tff.program.ClientIdDataSource(emnist.client_ids),
   train_per_round_clients=2,
   train_total_rounds=3,

@@ -1,10 +1,12 @@
 """Algorithm 1 of the paper in plain NumPy: a second implementation.
 
-Written from the paper, with gradients by hand and its own Philox generator; it
-shares no code with the package.
+Written from the paper, with gradients by hand and its own Philox generator; but
+for what is set aside for rounding, it shares no code with the package.
 """
 
 import numpy as np
+
+from tvdp_tf.privacy import sensitivity
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -104,7 +106,9 @@ def private_local_model(
     for i in range(len(labels)):
       gradient = mlp_gradient(weights, features[i : i + 1], labels[i : i + 1])
       norm = np.sqrt(sum((g**2).sum() for g in gradient))
-      scale = min(1.0, example_clip / norm) / len(labels)
+      # Shorter by what is set aside for rounding.
+      rounding = sensitivity.relative_rounding(len(labels))
+      scale = min(1.0, example_clip / norm) / (1 + rounding) / len(labels)
       mean = [m + scale * g for m, g in zip(mean, gradient, strict=True)]
     noisy = perturbed(mean, noise_stddev, noise_key, step)
     weights = [

@@ -8,7 +8,7 @@ and the right one with the stated probability.
 import numpy as np
 from scipy import stats
 
-_FALSE_ALARM = 1e-4
+_FALSE_ALARM = 1e-9
 
 
 def has_stddev(values: np.ndarray, stddev: float) -> bool:

@@ -142,8 +142,8 @@ class Suite:
       )
       for kill in killer.run(folder, _PHASES)[:-1]:
         happened = (
-          f'after {kill.seconds:.2f} s, with {kill.rounds_on_record} lines in '
-          f'the ledger and checkpoint {kill.checkpoint}; resumed'
+          f'after {kill.seconds:.2f} s, with {kill.rounds_on_record} records '
+          f'in the ledger and checkpoint {kill.checkpoint}; resumed'
         )
         if kill.returncode == 0:
           happened = 'it was faster than the kill'

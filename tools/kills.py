@@ -27,7 +27,7 @@ class Kill(NamedTuple):
     phase: One of `PHASES`.
     seconds: From the start of the process to its end.
     returncode: -9 if it was killed, or its own if it was faster.
-    rounds_on_record: Lines of the ledger then, without its header.
+    rounds_on_record: Records in the ledger then.
     checkpoint: The number of the newest checkpoint then; 0 without one.
     stderr: What it wrote there.
   """
@@ -67,12 +67,12 @@ def run(
 
 
 def rounds_on_record(folder: pathlib.Path) -> int:
-  """How many lines a run's ledger has after its header, torn ones excluded."""
+  """How many records a run's own ledger has, torn ones excluded."""
   try:
     lines = (folder / run_folder.LEDGER).read_bytes().count(b'\n')
   except FileNotFoundError:
     return 0
-  return max(0, lines - 1)
+  return max(0, lines - 2)
 
 
 def newest_checkpoint(folder: pathlib.Path) -> int:

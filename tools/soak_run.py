@@ -201,7 +201,7 @@ class Soak:
   ) -> training.TrainingResult:
     """Trains to the end, on the compiled runtime."""
     with mock.patch.object(
-      rounds, 'on_runtime', lambda plan: _FaultyRounds(plan, self)
+      rounds, 'on_runtime', lambda plan, _: _FaultyRounds(plan, self)
     ):
       resume = False
       while True:

@@ -206,8 +206,8 @@ class ScoresTest(absltest.TestCase):
       offset = releases.flatten(upload)[0] - (with_d + with_other) / 2
       single.append(offset @ (with_d - with_other) / variance)
     together, alternative = audit.attack_scores(client, 1, 3000, seed=3)
-    self.assertGreater(stats.ks_2samp(together, single).pvalue, 1e-4)
-    self.assertLess(stats.ks_2samp(alternative, single).pvalue, 1e-4)
+    self.assertGreater(stats.ks_2samp(together, single).pvalue, 1e-9)
+    self.assertLess(stats.ks_2samp(alternative, single).pvalue, 1e-9)
 
   def test_every_trial_has_its_own_noise(self):
     pair = client_pairs.outlier(20)

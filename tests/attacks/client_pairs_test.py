@@ -43,10 +43,9 @@ class ClientPairsTest(parameterized.TestCase):
     )
     self.assertGreater(np.linalg.norm(gradient), 5)
 
-  @parameterized.parameters(*client_pairs.CLIENTS)
-  def test_trains_as_models_do(self, name):
-    pair = client_pairs.CLIENTS[name](3)
-    self.assertTrue(ghost_clipping.supports(pair.model))
+  def test_trains_as_models_do(self):
+    pair = client_pairs.digits(3)
+    self.assertTrue(ghost_clipping.supports(pair.model, pair.loss))
 
   def test_all_digits(self):
     train = datasets.load('digits').train_labels

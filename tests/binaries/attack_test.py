@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.binaries import program_runner
@@ -83,6 +84,53 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('learning_rate', result.stderr)
     self.assertEmpty(list(folder.iterdir()))
 
+  def test_a_model_of_ones_own(self):
+    folder = self._folder()
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+      [layers.InputLayer((8, 8, 1)), layers.Flatten(), layers.Dense(10)]
+    )
+    model.save(folder / 'mine.keras')
+    result = _attack(
+      *('--audit', '--model=keras:mine.keras', '--dataset=digits'),
+      *('--epsilon=4', '--delta=1e-5', '--users=4', '--users_per_round=4'),
+      *('--rounds=1', '--local_steps=1', '--learning_rate=0.5', '--seed=1'),
+      *('--search_seconds=1', '--noprogress', '--output_dir=new/audit'),
+      cwd=folder,
+    )
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    text = ' '.join(result.stdout.split())
+    self.assertIn('mechanism gradient, model keras:mine.keras', text)
+    self.assertIn('claimed epsilon 4 at delta = 1e-05', text)
+    self.assertIn('verdict: consistent: epsilon >= ', text)
+    self.assertIn('written to new/audit', text)
+    output = folder / 'new' / 'audit'
+    self.assertCountEqual(
+      [path.name for path in output.iterdir()],
+      ['audit.json', 'audit.png', 'guesses.csv', 'pairs.csv', 'scores.csv'],
+    )
+    written = json.loads((output / 'audit.json').read_text())
+    self.assertFalse(written['refuted'])
+    self.assertEqual(written['settings']['training']['mechanism'], 'gradient')
+    self.assertBetween(
+      written['one_run']['lower_bound']['epsilon_lower_bound'], 0.3, 4
+    )
+    self.assertBetween(written['hostile_pairs']['largest_ratio'], 0.5, 1)
+
+  def test_a_model_with_too_little_noise(self):
+    result = _attack(
+      *('--audit', '--dataset=digits', '--users=4', '--users_per_round=4'),
+      *('--rounds=1', '--local_steps=1', '--learning_rate=0.5', '--seed=1'),
+      *('--search_seconds=1', '--noprogress', '--noise_scale=0.2'),
+    )
+    self.assertEqual(result.returncode, 1, result.stderr)
+    self.assertEqual(result.stderr.count('\n'), 1)
+    self.assertRegex(
+      result.stderr,
+      r'attack.py: error: REFUTED: epsilon is at least [1-9][0-9.]*, not 1, as',
+    )
+    self.assertIn('verdict: REFUTED: epsilon is at least', result.stdout)
+
   def test_membership(self):
     folder = self._folder()
     result = _attack(
@@ -144,6 +192,7 @@ class AuditTest(parameterized.TestCase):
     self.assertIn("--epsilon: Target epsilon. (default: '1.0')", text)
     for name in (
       *('audit', 'trials', 'noise_scale', 'calibration', 'output_dir'),
+      *('canaries', 'search_seconds', 'progress'),
       *('membership', 'shadow_models', 'users', 'dataset'),
     ):
       self.assertRegex(text, rf'--(\[no\])?{name}: ')
@@ -172,6 +221,26 @@ class AuditTest(parameterized.TestCase):
     ),
     ('--audit --output_dir=.', "--output_dir must not exist yet, got '.'"),
     ('--audit now', "expected only flags, got 'now'"),
+    (
+      '--audit --dataset=digits --mechanism=central',
+      "--mechanism must be gradient to audit a model, got 'central'",
+    ),
+    ('--audit --model=me', '--model must be one of mlp, svm, cnn, keras:PATH'),
+    ('--audit --dataset=me', '--dataset must be one of digits, mnist'),
+    ('--audit --model=keras:me.keras', '--model must be one of mlp, svm, cnn'),
+    ('--audit --model=mlp --client=digits', '--client must not be given to'),
+    ('--audit --model=mlp --trials=10', '--trials must not be given to audit'),
+    ('--audit --users=3', '--users must not be given to --audit without'),
+    ('--audit --canaries=3', '--canaries must not be given to --audit without'),
+    ('--audit --model=mlp --canaries=0', '--canaries must be an integer >= 1'),
+    (
+      '--audit --model=mlp --canaries=1000',
+      '--canaries must be an integer from 1 to 143, got 1000',
+    ),
+    ('--audit --model=mlp --search_seconds=0', '--search_seconds must be a'),
+    ('--audit --model=mlp --noise_scale=0', '--noise_scale must be a finite'),
+    ('--audit --model=mlp --output_dir=.', '--output_dir must not exist yet'),
+    ('--membership --canaries=2', '--canaries must not be given with'),
     ('--membership --mechanism=central', '--mechanism must be one of paper, g'),
     ('--membership --users=0', '--users must be an integer >= 1, got 0'),
     ('--membership --examples=1', '--examples must be an integer >= 2, got 1'),

@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from tests.binaries import program_runner
 from tests.privacy import ledger_cases
 from tvdp_tf import privacy
-from tvdp_tf.privacy import _chained_file, ledger
+from tvdp_tf.privacy import _chained_file
 
 
 def _run(*arguments, cwd=None):
@@ -308,7 +308,7 @@ class LedgerTest(PlanTestCase):
     folder = self._folder()
     header = ledger_cases.header(clients=clients, **changes)
     path = folder / 'ledger.jsonl'
-    with ledger.PrivacyLedger.create(path, header) as ledger_:
+    with ledger_cases.create(path, header) as ledger_:
       for m in range(1, clients + 1):
         taking = range(m - 1, clients)
         ids = ledger_cases.fresh(len(taking))
@@ -320,6 +320,7 @@ class LedgerTest(PlanTestCase):
     result = _loaded(folder, '--ledger=ledger.jsonl', '--output_dir=audit')
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
+    self.assertIn('epsilon = 1 at delta = 1e-05 HOLDS.\n', result.stdout)
     self.assertIn('all are within it', result.stdout)
     self.assertIn('Head of the chain: verified', result.stdout)
     self.assertIn(f'\n  ledger_head {head_hash}\n', result.stdout)
@@ -349,12 +350,22 @@ class LedgerTest(PlanTestCase):
     self.assertEqual(result.stdout.count('ABOVE the target'), 4)
     self.assertTrue((folder / 'audit' / 'ledger_audit.csv').is_file())
 
+  def test_seeded_run_is_not_endorsed(self):
+    folder = self._folder()
+    path = folder / 'ledger.jsonl'
+    with ledger_cases.create(path, seeded=True) as ledger_:
+      ledger_.record(1, [0], ledger_cases.fresh(), 30.0)
+    result = _run(f'--ledger={path}')
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertIn('DOES NOT HOLD', result.stdout)
+    self.assertIn('the noise is reproducible from a seed', result.stdout)
+
   def test_tampering(self):
     folder, _, _ = self._ledger(clients=4)
     path = folder / 'ledger.jsonl'
     content, lines = path.read_bytes(), path.read_bytes().splitlines(True)
     for damaged, message in (
-      (content.replace(b'30.0', b'90.0', 1), 'line 2: its hash is wrong'),
+      (content.replace(b'30.0', b'90.0', 1), 'line 3: its hash is wrong'),
       (b''.join(lines[:-1]), 'cut off'),
       (b''.join([lines[0], *lines[2:]]), 'line 2: its hash is wrong'),
       (content[:-40], 'cut off'),

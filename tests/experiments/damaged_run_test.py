@@ -133,11 +133,11 @@ class DamagedTest(resume_cases.FolderTestCase):
     resume_cases.unfinish(self.run_dir, completed=3)
     for name in (run_folder.LEDGER, run_folder.LEDGER + '.head'):
       (self.run_dir / name).unlink()
-    ledger_ = ledger.PrivacyLedger.create(
-      self.run_dir / run_folder.LEDGER,
-      ledger_audit.audit(self.original / 'run' / run_folder.LEDGER).header,
-    )
-    ledger_.close()
+    audit = ledger_audit.audit(self.original / 'run' / run_folder.LEDGER)
+    (share,) = audit.runs
+    ledger.PrivacyLedger.create(
+      self.run_dir / run_folder.LEDGER, audit.header, share.run
+    ).close()
     with self.assertRaisesRegex(ledger.LedgerError, 'put back to an earlier'):
       training.train(self.settings, self.run_dir, resume=True)
 

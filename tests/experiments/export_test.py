@@ -119,6 +119,25 @@ class ExportTest(parameterized.TestCase):
     )
     self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
 
+  def test_the_process_leaves_no_trace(self):
+    folder = self.folder()
+    for name in ('one', 'other'):
+      tf.keras.backend.clear_session()
+      self.save(folder / name)
+      sum(tf.constant(i) for i in range(100))  # Numbered like what is saved.
+    one, other = (
+      {
+        str(path.relative_to(folder / name)): path.read_bytes()
+        for path in (folder / name).rglob('*')
+        if path.is_file() and path.suffix != '.keras'  # Its date.
+      }
+      for name in ('one', 'other')
+    )
+    self.assertIn('saved_model.pb', one)
+    self.assertEqual(one.keys(), other.keys())
+    for name, content in one.items():
+      self.assertEqual(content, other[name], name)
+
   def test_no_statement_and_nothing_half_written(self):
     folder = self.folder()
     self.save(folder / 'model')

@@ -5,6 +5,7 @@ import numpy as np
 from tvdp_tf.experiments import federation, plans
 from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.learning import datasets, models, participation
+from tvdp_tf.privacy import ledger
 
 PAPER = {
   'users': 100,
@@ -49,6 +50,12 @@ def run(plan, rounds=None, refine_at=None):
 def finished(plan):
   run(plan)
   return plan
+
+
+def ledger_of(plan, path):
+  """A ledger of the plan's run alone."""
+  run = plan.ledger_run(bytes(32), 'b' * 32)
+  return ledger.PrivacyLedger.create(path, plan.header, run)
 
 
 def build(sizes=None, cohort_seed=0, **kwargs):

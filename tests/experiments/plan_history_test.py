@@ -40,7 +40,8 @@ class HistoryTest(parameterized.TestCase):
         expected = max(sum(1 / z for z in own) for own in multipliers)
       else:
         expected = max(
-          privacy.delivered_epsilon(own, 1e-3, 'exact') for own in multipliers
+          privacy.delivered_epsilon(own, plan.delta, 'exact')
+          for own in multipliers
         )
       # Clients that tie differ in the last place.
       np.testing.assert_allclose(plan.worst_epsilon(), expected, rtol=1e-12)
@@ -54,7 +55,7 @@ class HistoryTest(parameterized.TestCase):
       plan.take(past)
       multipliers.append(past.noise_multipliers[0])
       expected = privacy.delivered_epsilon(
-        multipliers, 1e-3, 'rdp', 'poisson', 0.1
+        multipliers, plan.delta, 'rdp', 'poisson', 0.1
       )
       np.testing.assert_allclose(plan.worst_epsilon(), expected, rtol=1e-12)
 
@@ -70,7 +71,7 @@ class HistoryTest(parameterized.TestCase):
     """As after a restart: a new plan, the ledger and a snapshot."""
     plan = plan_cases.build(**changes, epsilon=30.0, rounds=6)
     path = self.create_tempdir().full_path + '/ledger.jsonl'
-    with ledger_lib.PrivacyLedger.create(path, plan.header) as ledger:
+    with plan_cases.ledger_of(plan, path) as ledger:
       plan_cases.run(
         plan, refine_at={3: 5} if 'refinement' in changes else None
       )

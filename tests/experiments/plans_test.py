@@ -130,7 +130,7 @@ class GradientPlanTest(parameterized.TestCase):
         },
       )
       path = self.create_tempdir().full_path + '/ledger.jsonl'
-      with ledger_lib.PrivacyLedger.create(path, plan.header) as ledger:
+      with plan_cases.ledger_of(plan, path) as ledger:
         for past in history:
           finite = np.isfinite(past.noise_multipliers)
           # Whose rounds were over before the plan was made longer.

@@ -193,7 +193,10 @@ class UnseededTest(resume_cases.FolderTestCase):
     rows = self.metrics()
     self.assertLen(rows, 4)
     for row in rows:
-      self.assertEqual((row['participants'], row['dropped']), ('2', '0'))
+      self.assertEqual(row['participants'], '2')
+      # Users' failures are not shown.
+      dropped = None if settings.mechanism == 'central' else '0'
+      self.assertEqual(row.get('dropped'), dropped)
       self.assertGreaterEqual(float(row['remaining_budget']), 0)
 
   def test_clients_without_budget_are_dropped(self):
@@ -225,9 +228,9 @@ class UnseededTest(resume_cases.FolderTestCase):
     self.assertTrue(audit.within_budget)
     statement = statement_of(self.run_dir)
     self.assertFalse(statement['finished'])
-    self.assertAlmostEqual(
-      statement['delivered']['poisson']['rdp'], audit.worst_epsilon
-    )
+    # It did not go as planned: what is proven is the target.
+    self.assertLess(audit.worst_epsilon, 50)
+    self.assertEqual(statement['delivered']['poisson']['rdp'], 50)
     (events,) = [
       value['rdp']
       for view, value in statement['delivered'].items()

@@ -124,6 +124,12 @@ class RowTest(parameterized.TestCase):
     self.assertNoCommonElements(row, ['participants', 'dropped'])
     self.assertIn('signal_to_noise', row)
 
+  @parameterized.parameters('balanced', 'uniform')
+  def test_what_users_failed_is_not_shown(self, participation):
+    _, row = self.row(mechanism='central', participation=participation)
+    self.assertEqual(row['participants'], 2)
+    self.assertNotIn('dropped', row)
+
   def test_without_noise(self):
     _, row = self.row(mechanism='none')
     self.assertNoCommonElements(row, ['signal_to_noise', 'remaining_budget'])

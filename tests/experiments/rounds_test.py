@@ -15,8 +15,8 @@ from tvdp_tf.experiments import run_folder, settings, training
 
 # What depends on the runtime: its name is in the configuration, and the last
 # bits of the model are those of its kernels. A round's input digests are of
-# both, the lines' hashes of all.
-_DEPENDENT = ('input_digests', 'hash')
+# both, and so is a seeded run's id; the lines' hashes are of all.
+_DEPENDENT = ('input_digests', 'settings_digest', 'run_id', 'hash')
 
 
 def ledger(folder: pathlib.Path) -> list[dict]:
@@ -59,7 +59,7 @@ class BothRuntimesTest(parameterized.TestCase):
     )
     self.assertEmpty(worker_checks.open_files(self.temporary))
     lines, expected_lines = ledger(worker), ledger(compiled)
-    self.assertLen(lines, 4)
+    self.assertLen(lines, 5)
     for line, expected in zip(lines, expected_lines, strict=True):
       self.assertEqual(line.keys(), expected.keys())
       self.assertEqual(without(line, _DEPENDENT), without(expected, _DEPENDENT))

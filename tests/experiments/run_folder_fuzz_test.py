@@ -14,7 +14,11 @@ from tvdp_tf.experiments import run_folder
 
 _CONFIG = run_folder_test.config(
   settings={'theta': 0.9, 'seed': None, 'rounds': 3, 'model': 'mlp'},
-  resolved={'public_seed': 5, 'examples_per_user': [3, 4], 'schedule': {}},
+  resolved={
+    **run_folder_test.RESOLVED,
+    'examples_per_user': [3, 4],
+    'schedule': {},
+  },
 )
 
 
@@ -22,7 +26,9 @@ class ConfigTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.run_dir = pathlib.Path(self.create_tempdir().full_path, 'run')
-    run_folder.create(self.run_dir, _CONFIG, run_folder_test.HEADER)
+    run_folder.create(
+      self.run_dir, _CONFIG, run_folder_test.HEADER, run_folder_test.RUN
+    )
     self.path = self.run_dir / run_folder.CONFIG
     self.written = self.path.read_bytes()
 
@@ -34,7 +40,10 @@ class ConfigTest(parameterized.TestCase):
     )
     now = {
       **_CONFIG['resolved'],
-      'public_seed': config['resolved']['public_seed'],
+      **{
+        name: config['resolved'][name]
+        for name in ('public_seed', 'partition_seed', 'run_id')
+      },
     }
     run_folder.check_unchanged(self.run_dir, config, 'resolved', now)
     run_folder.check_whole(self.run_dir, config)

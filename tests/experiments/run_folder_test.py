@@ -14,22 +14,37 @@ from tvdp_tf.experiments import run_folder, settings
 from tvdp_tf.privacy import ledger, ledger_audit
 
 HEADER = ledger.LedgerHeader(
-  mechanism='none',
   unit='example',
   adjacency='replace-one',
   target_epsilon=1.0,
   delta=1e-5,
   clients=3,
+  data='digits',
+  partition_seed=6,
+)
+RUN = ledger.LedgerRun(
+  mechanism='none',
   sensitivity='none',
   sensitivity_proven=False,
+  target_epsilon=1.0,
+  seeded=False,
+  noise='no',
+  settings_digest='a' * 64,
+  run_id='b' * 32,
 )
+RESOLVED = {
+  'public_seed': 5,
+  'partition_seed': 6,
+  'run_id': RUN.run_id,
+  'shared_ledger': False,
+}
 
 
 def config(**changes):
   return {
     'settings': {'theta': 0.9, 'seed': None, 'rounds': 3},
     'versions': {'numpy': '1'},
-    'resolved': {'public_seed': 5},
+    'resolved': RESOLVED,
     **changes,
   }
 
@@ -41,11 +56,13 @@ class RunFolderTest(parameterized.TestCase):
 
   def test_create_writes_config_and_header(self):
     run = self.folder / 'a' / 'run'
-    run_folder.create(run, config(), HEADER)
+    run_folder.create(run, config(), HEADER, RUN)
     written = {**config(), 'sha256': run_folder.digest(config()).hex()}
     self.assertEqual(run_folder.read_config(run), written)
     self.assertEqual(os.listdir(run.parent), ['run'])
-    self.assertEqual(ledger_audit.audit(run / 'ledger.jsonl').header, HEADER)
+    audit = ledger_audit.audit(run / 'ledger.jsonl')
+    self.assertEqual(audit.header, HEADER)
+    self.assertEqual([share.run for share in audit.runs], [RUN])
     self.assertEqual(
       (run / 'metrics.csv').read_text().strip(),
       'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds',
@@ -61,7 +78,7 @@ class RunFolderTest(parameterized.TestCase):
       else:
         path.symlink_to('nowhere')
       with self.assertRaisesRegex(errors.UsageError, 'must not exist yet'):
-        run_folder.create(path, config(), HEADER)
+        run_folder.create(path, config(), HEADER, RUN)
     self.assertEqual((self.folder / 'file').read_text(), 'mine')
 
   def test_json_appears_whole_or_not_at_all(self):
@@ -83,8 +100,17 @@ class RunFolderTest(parameterized.TestCase):
       '[' * 100_000,
       json.dumps(config(settings=[])),
       json.dumps(config(resolved={})),
-      json.dumps(config(resolved={'public_seed': -1})),
-      json.dumps(config(resolved={'public_seed': 1.0})),
+      *(
+        json.dumps(config(resolved={**RESOLVED, name: wrong}))
+        for name, wrong in (
+          ('public_seed', -1),
+          ('public_seed', 1.0),
+          ('partition_seed', None),
+          ('run_id', 'b' * 31),
+          ('run_id', 7),
+          ('shared_ledger', 0),
+        )
+      ),
     ):
       path = self.folder / str(hash(content))
       path.mkdir()
@@ -147,7 +173,7 @@ class RunFolderTest(parameterized.TestCase):
 
   def test_edited_seed_of_the_data_is_told(self):
     run = self.folder / 'run'
-    run_folder.create(run, config(), HEADER)
+    run_folder.create(run, config(), HEADER, RUN)
     run_folder.check_whole(run, run_folder.read_config(run))
     text = (run / 'config.json').read_text()
     for edited in (
@@ -162,7 +188,7 @@ class RunFolderTest(parameterized.TestCase):
   def test_finished(self):
     run = self.folder / 'run'
     self.assertFalse(run_folder.is_finished(run))
-    run_folder.create(run, config(), HEADER)
+    run_folder.create(run, config(), HEADER, RUN)
     self.assertFalse(run_folder.is_finished(run))
     for finished in (False, True):
       run_folder.write_privacy(run, {'epsilon': 1.0}, finished)
@@ -178,7 +204,7 @@ class RunFolderTest(parameterized.TestCase):
   )
   def test_link_is_refused(self, name):
     run = self.folder / 'run'
-    run_folder.create(run, config(), HEADER)
+    run_folder.create(run, config(), HEADER, RUN)
     (run / 'checkpoints/round_1/variables').mkdir(parents=True)
     (run / 'mine').symlink_to(self.folder)  # It is none of ours.
     run_folder.read_config(run)
@@ -193,7 +219,7 @@ class RunFolderTest(parameterized.TestCase):
   @parameterized.parameters('config.json', 'ledger.jsonl', 'checkpoints/x')
   def test_pipe_is_refused(self, name):
     run = self.folder / 'run'
-    run_folder.create(run, config(), HEADER)
+    run_folder.create(run, config(), HEADER, RUN)
     (run / 'checkpoints').mkdir()
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
@@ -212,7 +238,7 @@ class RunFolderTest(parameterized.TestCase):
       with self.assertRaisesRegex(
         errors.UsageError, 'must be writable, got .*: No space left on device'
       ):
-        run_folder.create(self.folder / 'run', config(), HEADER)
+        run_folder.create(self.folder / 'run', config(), HEADER, RUN)
     self.assertEqual(path.read_text(), '1\n')
     self.assertEqual(os.listdir(self.folder), ['x.json'])
 
@@ -228,7 +254,7 @@ class RunFolderTest(parameterized.TestCase):
     for name in names:
       (self.folder / name).mkdir()
       (self.folder / name / 'config.json').touch()
-    run_folder.create(self.folder / 'run', config(), HEADER)
+    run_folder.create(self.folder / 'run', config(), HEADER, RUN)
     for name, stays in names.items():
       self.assertEqual((self.folder / name).exists(), stays, name)
 

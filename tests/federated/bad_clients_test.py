@@ -302,18 +302,24 @@ class ScreenedCohortTest(parameterized.TestCase):
   def test_nothing_is_recorded_before_and_everything_after(self):
     path = pathlib.Path(self.create_tempdir().full_path, 'ledger.jsonl')
     header = ledger.LedgerHeader(
-      mechanism='gradient',
       unit='example',
       adjacency='replace-one',
       target_epsilon=50.0,
       delta=1e-3,
       clients=3,
+    )
+    run = ledger.LedgerRun(
+      mechanism='gradient',
       sensitivity='2 C_g / n',
       sensitivity_proven=True,
+      target_epsilon=50.0,
+      seeded=False,
+      noise='continuous',
+      settings_digest='a' * 64,
     )
     bad = np.full_like(users()[2][0], np.nan)
     drawn = self.drawn() | {1: None, 2: sequence(2, bad, users()[2][1])}
-    with ledger.PrivacyLedger.create(path, header) as book:
+    with ledger.PrivacyLedger.create(path, header, run) as book:
 
       def record(drawn):
         screened = cohort.screen(self.model, drawn, sizes_are_public=True)

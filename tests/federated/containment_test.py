@@ -47,7 +47,10 @@ for path in (shared, f'/proc/{os.getpid()}/fd/{file.fileno()}', '/nowhere'):
   client.connect(worker.target.removeprefix('unix:'))
   client.sendall(path.encode())
   print(client.recv(1000).decode())
-os.system(f'cat /proc/{worker.pid}/net/dev | cut -d : -s -f 1')
+with open(f'/proc/{worker.pid}/net/dev') as network:
+  for line in network:
+    if ':' in line:
+      print(line.partition(':')[0])
 """
 
 

@@ -1,6 +1,10 @@
 """In TFF's stock algorithms, among TFF's own aggregators."""
 
 import contextlib
+import pathlib
+import re
+from typing import Any
+from unittest import mock
 
 import dp_accounting
 import numpy as np
@@ -11,8 +15,9 @@ from absl.testing import absltest, parameterized
 
 from tests import noise_checks
 from tvdp_tf import federated, privacy
-from tvdp_tf.federated import secure_sums, withheld
+from tvdp_tf.federated import secure_sums
 from tvdp_tf.learning import models
+from tvdp_tf.privacy import mechanisms
 
 SIZE = 3000
 SCHEDULE = privacy.GeometricSchedule(theta=0.5, rounds=3, initial_stddev=0.2)
@@ -20,6 +25,8 @@ QUIET = privacy.GeometricSchedule(theta=1.0, rounds=3, initial_stddev=1e-8)
 CLIP = 0.3
 AGGREGATORS = tff.aggregators
 VALUE_TYPE = tff.TensorType(np.float32, [2])
+NO_COUNT = federated.WithheldCountFactory()
+README = pathlib.Path(__file__).parents[2] / 'README.md'
 
 _resources = contextlib.ExitStack()
 
@@ -139,7 +146,6 @@ class StockAlgorithmTest(parameterized.TestCase):
   )
   def test_the_update_has_the_noise_of_the_round(self, factory, stddev):
     process = fed_avg(wide_model, factory())
-    federated.check_nesting(process)
     state = process.initialize()
     data = tf.data.Dataset.from_tensors(
       (np.zeros([2, 1], np.float32), np.zeros([2, SIZE], np.float32))
@@ -178,11 +184,13 @@ class StockAlgorithmTest(parameterized.TestCase):
 
 class NestingTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ('clip', lambda: AGGREGATORS.clipping_factory(1.0, weighted())),
+    ('own_clip', lambda: unweighted(l2_norm_clip=CLIP)),
     (
       'zero_and_clip',
       lambda: AGGREGATORS.zeroing_factory(
-        9.0, AGGREGATORS.clipping_factory(1.0, unweighted())
+        9.0,
+        AGGREGATORS.clipping_factory(1.0, unweighted(), NO_COUNT),
+        zeroed_count_sum_factory=NO_COUNT,
       ),
     ),
     ('secure', lambda: unweighted(inner=secure_mean())),
@@ -191,10 +199,57 @@ class NestingTest(parameterized.TestCase):
       'rotated_central',
       lambda: AGGREGATORS.HadamardTransformFactory(central()),
     ),
-    ('bound_after_the_noise', lambda: weighted(inner=adaptive_secure_mean())),
   )
   def test_kept(self, factory):
     federated.check_nesting(create(factory()))
+
+  @parameterized.named_parameters(
+    ('ours', weighted),
+    ('bound_after_the_noise', lambda: weighted(inner=adaptive_secure_mean())),
+    (
+      'clip',
+      lambda: AGGREGATORS.clipping_factory(1.0, weighted(), NO_COUNT),
+    ),
+  )
+  def test_kept_if_weights_are_public(self, factory):
+    process = create(factory())
+    federated.check_nesting(process, public_weights=True)
+    with self.assertRaisesRegex(ValueError, '^clients must .* got weights,'):
+      federated.check_nesting(process)
+
+  @parameterized.named_parameters(
+    (
+      'clip',
+      lambda: AGGREGATORS.clipping_factory(1.0, unweighted()),
+      'clipped_count, unless its sum is federated.WithheldCountFactory$',
+    ),
+    (
+      'one_of_two',
+      lambda: AGGREGATORS.clipping_factory(
+        1.0, AGGREGATORS.zeroing_factory(9.0, unweighted()), NO_COUNT
+      ),
+      'zeroed_count, unless its sum is federated.WithheldCountFactory$',
+    ),
+    (
+      'secure_count',
+      lambda: AGGREGATORS.clipping_factory(
+        1.0, unweighted(), AGGREGATORS.SecureSumFactory(1, 0)
+      ),
+      'clipped_count, unless',
+    ),
+    (
+      'all',
+      lambda: AGGREGATORS.zeroing_factory(
+        9.0, AGGREGATORS.clipping_factory(1.0, weighted())
+      ),
+      'zeroed_count, .*; clipped_count, .*; weights, ',
+    ),
+  )
+  def test_what_leaves_without_noise(self, factory, message):
+    with self.assertRaisesRegex(
+      ValueError, f'^clients must send nothing without noise, got {message}'
+    ):
+      federated.check_nesting(create(factory()))
 
   @parameterized.named_parameters(
     (
@@ -252,7 +307,10 @@ class NestingTest(parameterized.TestCase):
       create(factory())
 
   def test_learning_processes(self):
-    federated.check_nesting(fed_avg(tiny_model(), weighted()))
+    process = fed_avg(tiny_model(), weighted())
+    federated.check_nesting(process, public_weights=True)
+    with self.assertRaisesRegex(ValueError, 'got weights, unless'):
+      federated.check_nesting(process)
     adaptive = AGGREGATORS.clipping_factory(adaptive_norm(), weighted())
     with self.assertRaisesRegex(ValueError, 'clipping_norm must be'):
       federated.check_nesting(fed_avg(tiny_model(), adaptive))
@@ -302,40 +360,88 @@ class NestingTest(parameterized.TestCase):
     self.assertEqual(output.measurements['zeroed_count'], 1)
 
 
-class WithheldTest(absltest.TestCase):
-  def test_nothing_but_the_update_leaves_the_client(self):
-    input_spec = tiny_data()[0].element_spec
+def metered_model():
+  """A Keras model with metrics of its own."""
+  return tff.learning.models.from_keras_model(
+    models.MODELS['svm'].build([3], 2, 1),
+    loss=tf.keras.losses.Hinge(),
+    input_spec=tiny_data()[0].element_spec,
+    metrics=[tf.keras.metrics.BinaryAccuracy()],
+  )
 
-    def model_fn():
-      return tff.learning.models.from_keras_model(
-        models.MODELS['svm'].build([3], 2, 1),
-        loss=tf.keras.losses.Hinge(),
-        input_spec=input_spec,
-        metrics=[tf.keras.metrics.BinaryAccuracy()],
-      )
 
-    process = tff.learning.algorithms.build_unweighted_fed_avg(
-      model_fn,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-      model_aggregator=AGGREGATORS.clipping_factory(
-        0.01, unweighted(), withheld.WithheldCountFactory()
-      ),
-      metrics_aggregator=withheld.withheld_metrics,
-    )
+class WithheldTest(parameterized.TestCase):
+  def assert_sends(self, process, expected: str) -> None:
+    """What the computation of a client sends to the server, as a type."""
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
       process.next
     )
-    # The perturbed update, and the 1 that the mean counts clients by.
-    self.assertEqual(
-      str(form.work.type_signature.result[0]),
-      '<<<float32[3,1],float32[1]>,float32>>',
+    self.assertEqual(str(form.work.type_signature.result[0]), expected)
+
+  def test_nothing_but_the_update_leaves_the_client(self):
+    process = tff.learning.algorithms.build_unweighted_fed_avg(
+      metered_model,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
+      model_aggregator=AGGREGATORS.clipping_factory(
+        0.01, unweighted(), NO_COUNT
+      ),
+      metrics_aggregator=federated.withheld_metrics,
     )
+    federated.check_nesting(process)
+    # The perturbed update, and the 1 that the mean counts clients by.
+    self.assert_sends(process, '<<<float32[3,1],float32[1]>,float32>>')
     metrics = process.next(process.initialize(), tiny_data()).metrics
     self.assertEqual(metrics['aggregator']['clipped_count'], -1)
     self.assertEmpty(metrics['client_work']['train'])
 
+  @parameterized.named_parameters(
+    ('local', lambda: unweighted(l2_norm_clip=CLIP)), ('central', central)
+  )
+  def test_training_metrics_are_found(self, factory):
+    with self.assertRaisesRegex(
+      ValueError,
+      r'got training metrics \(binary_accuracy, loss, num_batches, '
+      r'num_examples\), unless metrics_aggregator is '
+      r'federated.withheld_metrics$',
+    ):
+      federated.check_nesting(fed_avg(metered_model, factory()))
+    # Ours have none.
+    federated.check_nesting(fed_avg(tiny_model(), factory()))
+
+  def test_our_own_processes(self):
+    ours: list[mechanisms.Mechanism] = [
+      mechanisms.CentralMechanism(SCHEDULE, CLIP, 2),
+      mechanisms.PaperMechanism(SCHEDULE, CLIP),
+    ]
+    for mechanism in ours:
+      process = federated.build_learning_process(
+        tiny_model(), mechanism, local_steps=1, learning_rate=0.1
+      )
+      federated.check_nesting(process, public_weights=True)
+
+  def test_example_of_the_readme(self):
+    (code,) = re.findall(
+      r'```python\n(import tensorflow_federated.*?)```',
+      README.read_text(),
+      re.DOTALL,
+    )
+    scope: dict[str, Any] = {'model_fn': metered_model}
+    # It is the runtime of this module.
+    with mock.patch.object(federated, 'local_runtime', contextlib.nullcontext):
+      exec(code, scope)
+    process = scope['process']
+    self.assert_sends(process, '<<<float32[3,1],float32[1]>,float32>>')
+    output = process.next(scope['state'], tiny_data())
+    self.assertEqual(output.metrics['aggregator']['round'], 1)
+    # Clip and noise agree, whatever the numbers.
+    clip, schedule = scope['clip'], scope['schedule']
+    delivered = privacy.delivered_epsilon(
+      schedule.stddevs() / (2 * clip), 1e-5, 'exact'
+    )
+    self.assertAlmostEqual(delivered, 3.0, places=6)
+
   def test_refuses_other_types(self):
-    factory = withheld.WithheldCountFactory()
+    factory = federated.WithheldCountFactory()
     for value_type in (np.float32, (np.int32, np.int32)):
       with self.assertRaisesRegex(TypeError, 'only an integer'):
         factory.create(tff.to_type(value_type))

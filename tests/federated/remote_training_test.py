@@ -62,7 +62,7 @@ class LedgerTest(absltest.TestCase):
 
   def test_a_round_that_is_tried_again_is_one_release(self):
     ledger, _ = self._train_with_a_loss('disturbed', seed=None)
-    _, *records = map(json.loads, ledger.splitlines())
+    _, _, *records = map(json.loads, ledger.splitlines())
     self.assertEqual(
       [(record['round'], record['attempt']) for record in records],
       [(1, 1), (2, 1), (3, 1)],

@@ -125,6 +125,39 @@ class StandardNormalTest(parameterized.TestCase):
       np.testing.assert_allclose(row, draw(key, 101), rtol=1e-12, atol=1e-14)
 
 
+class TailTest(parameterized.TestCase):
+  def test_the_last_interval_is_drawn_from_once_more(self):
+    uniforms = tf.constant([1.0, 0.5, 2.0**-53, 2.0**-53], tf.float64)
+    finer = tf.constant([0.25, 0.25, 1.0, 2.0**-53], tf.float64)
+    expected = np.sqrt(2 * np.log(2) * np.array([0, 1, 53, 106], np.float64))
+    np.testing.assert_allclose(
+      noise._radius(uniforms, finer), expected, rtol=1e-12
+    )
+    self.assertAlmostEqual(noise.LARGEST_NORMAL, expected[-1])
+
+  def test_is_that_of_a_rayleigh_with_a_coarse_first_draw(self):
+    # With intervals of 1/4, a quarter of all radii come from the last one.
+    rng = np.random.default_rng(0)
+    count = 200_000
+    coarse = (rng.integers(0, 4, count) + 1) / 4
+    finer = 1 - rng.random(count)
+    radius = noise._radius(
+      tf.constant(coarse), tf.constant(finer), least=0.25
+    ).numpy()
+    for probability in (0.2, 0.05, 0.01, 0.001):
+      beyond = np.mean(radius > np.sqrt(-2 * np.log(probability)))
+      error = 5 * np.sqrt(probability / count)
+      self.assertAlmostEqual(beyond, probability, delta=error)
+
+  def test_the_finer_draw_is_another_part_of_the_stream(self):
+    key = tf.constant(noise.seeded_noise_key(5, 6, 7))
+    two, three = noise._bits(key, 50, 1), noise._bits(key, 50, 1, words=3)
+    np.testing.assert_array_equal(two, three[:2])
+    self.assertEmpty(
+      set(np.ravel(three[2]).tolist()) & set(np.ravel(two).tolist())
+    )
+
+
 class PerturbTest(parameterized.TestCase):
   def test_adds_noise_of_the_stddev_to_every_tensor(self):
     tensors = [tf.ones([40, 50]), tf.zeros([300]), tf.fill([], 2.0)]

@@ -116,7 +116,53 @@ _PAST = 'past_stddevs of round 2 must be a finite number > 0, got '
 _ADJACENCY = 'one of replace-one, add-or-remove-one'
 BAD = {**BAD, _ADJACENCY: _NO_WORD}
 
+_MEAN = [
+  (1.0, 'mean must be above 1 and at most 1e+06, got 1.0'),
+  (2e6, 'mean must be above 1 and at most 1e+06, got 2000000.0'),
+  (math.nan, f'mean must be {POSITIVE}, got nan'),
+  ('5', f"mean must be {POSITIVE}, got '5'"),
+]
+_SHAPE = [
+  (-0.1, f'shape must be {NON_NEGATIVE}, got -0.1'),
+  (-math.inf, f'shape must be {NON_NEGATIVE}, got -inf'),
+  (math.nan, f'shape must be {NON_NEGATIVE}, got nan'),
+  ('inf', f"shape must be {NON_NEGATIVE}, got 'inf'"),
+]
+_SELECTION: _Arguments = {
+  'delta': (1e-5, OPEN_UNIT),
+  'mean': (5.0, _MEAN),
+  'shape': (1.0, _SHAPE),
+  'sampling': (
+    'poisson',
+    [('visible', "sampling must be one of none, poisson, got 'visible'")],
+  ),
+  'sampling_rate': (0.1, RATE),
+}
 CASES = {
+  'best_of_runs': Case(
+    privacy.best_of_runs_epsilon,
+    {
+      'noise_multipliers': (
+        [3.0, 4.0],
+        [([3.0, 0.0], _NOISE), ([math.nan], _NOISE), (3.0, _NOISE)],
+      ),
+      **_SELECTION,
+    },
+  ),
+  'calibrate_best_of_runs': Case(
+    privacy.calibrate_best_of_runs,
+    {
+      'epsilon': (2.0, POSITIVE),
+      'theta': (1.0, POSITIVE),
+      'rounds': (3, integer(1)),
+      'sensitivity': (1.0, POSITIVE),
+      **_SELECTION,
+    },
+  ),
+  'draw_number_of_runs': Case(
+    privacy.draw_number_of_runs,
+    {'mean': (5.0, _MEAN), 'shape': (1.0, _SHAPE)},
+  ),
   'schedule': Case(
     privacy.GeometricSchedule,
     {

@@ -30,10 +30,8 @@ class PoissonTest(ledger_cases.LedgerTestCase):
     planned = calibration.calibrate(
       *(target, 1e-5, 0.97, rounds, 1.0, 'rdp', 'poisson', rate)
     ).noise_multipliers(1.0)
-    header = ledger_cases.poisson_header(
-      target_epsilon=target, clients=20, sampling_rate=rate
-    )
-    ledger_ = self.create(header)
+    header = ledger_cases.poisson_header(target_epsilon=target, clients=20)
+    ledger_ = self.create(header, sampling_rate=rate)
     rng = np.random.default_rng(0)
     for m, z in enumerate(planned, start=1):
       drawn = np.flatnonzero(rng.random(20) < rate)
@@ -102,8 +100,8 @@ class PoissonTest(ledger_cases.LedgerTestCase):
 
   @parameterized.parameters(0.1, 1.0)
   def test_no_noise(self, rate):
-    header = ledger_cases.poisson_header(enforced=False, sampling_rate=rate)
-    ledger_ = self.create(header)
+    header = ledger_cases.poisson_header(enforced=False)
+    ledger_ = self.create(header, sampling_rate=rate)
     self.assertFalse(ledger_.affordable(0, 0.0))
     ledger_.record(1, [0], ledger_cases.fresh(), 0.0)
     self.assertEqual(ledger_.epsilon(2), math.inf)

@@ -20,9 +20,9 @@ from tvdp_tf.privacy.ledger import LedgerError
 
 
 class WrittenTest(ledger_cases.LedgerTestCase):
-  def write(self, settings=None):
+  def write(self, settings=None, **changes):
     """Three rounds: client 0 takes part in all, client 1 once, 2 never."""
-    with self.create(settings) as ledger_:
+    with self.create(settings, **changes) as ledger_:
       ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
       ledger_.record(2, [0, 1], ledger_cases.fresh(2), [10.0, 11.0], 2)
       ids = ledger_cases.fresh()
@@ -62,39 +62,58 @@ class AuditTest(WrittenTest):
   def test_words(self):
     head_hash = self.write()
     worst, median = map(statement.format_epsilon, self.epsilons[:2])
+    (share,) = self.audit().runs
     self.assertEqual(
       self.audit().describe(),
-      f"""Privacy ledger {self.path()}
-  Mechanism: gradient (gaussian noise)
+      f"""Privacy ledger {self.path()}: epsilon = 1 at delta = 1e-05 HOLDS.
+  Reason: every release is on record, with noise that nobody can reproduce, on \
+what has a proven sensitivity; and no client is above the target
+  Worth: an attacker who has to tell which of two examples was there is right \
+at most 73.2 % of the time; guessing is 50 %
   Protects: one example (replace-one)
-  Noise is relative to: 2 C_g / n = 2 * 1.0 / 600
   Accounting: actual participations, no amplification
+  Run 1: gradient, continuous gaussian noise, from no seed
+    Noise is relative to: 2 C_g / n = 2 * 1.0 / 600
+    Alone, worst client: epsilon = {worst} of 1; 4 records of 3 rounds
+    Id {share.run.run_id}
   Records: 4 of 3 rounds; releases repeated bit for bit, not charged: 1
   Participations: 0 to 3 a client
-  Worst client: 0, epsilon = {worst} at delta = 1e-05
+  Worst client: 0, epsilon = {worst}
   Median client: epsilon = {median}
   Target: epsilon = 1 for each of the 3 clients (enforced): all are within it
+  What is spent is a reading: where it may have depended on what was released, \
+what is proven is the target.
   Chain: intact, last hash {head_hash}
   Head: verified, no line was cut off; lines beyond it, counted: 0""",
     )
 
   def test_words_where_nothing_holds(self):
-    settings = ledger_cases.header(
+    settings = ledger_cases.header(target_epsilon=0.5, enforced=False)
+    self.write(
+      settings,
       mechanism='paper',
-      target_epsilon=0.5,
       sensitivity='2 C / n',
       sensitivity_proven=False,
-      enforced=False,
+      seeded=True,
     )
-    self.write(settings)
     os.unlink(self.path() + '.head')
     audit = self.audit()
     self.assertFalse(audit.within_budget or audit.head_verified)
     text = audit.describe()
+    self.assertIn('epsilon = 0.5 at delta = 1e-05 DOES NOT HOLD.', text)
     self.assertIn('2 C / n (NOT PROVEN)', text)
+    self.assertIn('noise, from a SEED', text)
     self.assertIn('(recorded, not enforced): 1 of them are ABOVE it', text)
-    self.assertIn('The sensitivity is not proven, and so is no epsilon', text)
     self.assertIn('.head is MISSING: lines may have been cut off', text)
+    self.assertEqual(
+      audit.reason,
+      'the head is missing, so that lines may have been cut off the end; the'
+      ' noise is reproducible from a seed: this was a simulation; the'
+      ' sensitivity that the noise is relative to is not proven; 1 of 3 clients'
+      ' are above the target; run 1 has spent more than the target of its own;'
+      ' the target was not enforced, so that what was released may depend on'
+      ' what had been spent',
+    )
 
   def test_words_with_secret_draws(self):
     settings = ledger_cases.poisson_header(
@@ -103,7 +122,8 @@ class AuditTest(WrittenTest):
     with self.create(settings) as ledger_:
       ledger_.record(1, [], ledger_cases.fresh(), 0.0)
     text = self.audit().describe()
-    self.assertIn('secret Poisson sampling at rate 0.1', text)
+    self.assertIn('secret Poisson sampling', text)
+    self.assertIn('noise, from no seed, sampling rate 0.1', text)
     self.assertIn('Worst client: 0, epsilon = inf', text)
     self.assertIn('Target: epsilon = inf', text)
 
@@ -138,7 +158,7 @@ class AuditTest(WrittenTest):
     with self.create() as ledger_:
       ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
     payloads = _chained_file.read(self.path()).payloads
-    payloads[1]['noise_multipliers'] = [2.0]
+    payloads[2]['noise_multipliers'] = [2.0]
     ledger_cases.forge(self.path(), payloads)
     self.assertFalse(self.audit().within_budget)
     with ledger.PrivacyLedger.open(self.path()) as ledger_:
@@ -147,10 +167,10 @@ class AuditTest(WrittenTest):
   def test_noise_reuse_that_was_forged_in_is_refused(self):
     self.write()
     payloads = _chained_file.read(self.path()).payloads
-    payloads[4]['clients'] = [1]
+    payloads[5]['clients'] = [1]
     ledger_cases.forge(self.path(), payloads)
     with self.assertRaisesRegex(
-      LedgerError, 'line 5: .*client 1 .*was used in'
+      LedgerError, 'line 6: .*client 1 .*was used in'
     ):
       self.audit()
 
@@ -164,38 +184,219 @@ class AuditTest(WrittenTest):
 
 # (line, entry, value) -> what is said.
 _FORGERIES: tuple[tuple, ...] = (
-  (0, 'version', 2, 'line 1: version must be 1, got 2'),
+  (0, 'version', 3, 'line 1: version must be 1 or 2, got 3'),
   (0, 'version', True, 'line 1: version must be of type int, got True'),
   (0, 'delta', 1, 'line 1: delta must be of type float, got 1'),
   (0, 'clients', 3.0, 'line 1: clients must be of type int, got 3.0'),
   (0, 'clients', 10**12, 'line 1: clients must be an integer from 1'),
   (0, 'enforced', 1, 'line 1: enforced must be of type bool, got 1'),
   (0, 'unit', [], 'line 1: unit must be of type str'),
-  (0, 'mechanism', '\x1b[2J', 'line 1: mechanism must be printable text'),
+  (0, 'data', '\x1b[2J', 'line 1: data must be printable text'),
+  (0, 'data', None, "line 1: entry 'data' is missing"),
+  (0, 'partition_seed', 1.0, 'line 1: partition_seed must be an integer'),
+  (0, 'renyi_order', 8.0, 'line 1: renyi_order must be None with sampling'),
+  (0, 'mechanism', 'gradient', "line 1: entry 'mechanism' is not known"),
   (0, 'target_epsilon', 'inf', 'line 1: target_epsilon must be a finite'),
   (0, 'another', 1, "line 1: entry 'another' is not known"),
   (0, 'delta', None, "line 1: entry 'delta' is missing"),
-  (2, 'attempt', 2, 'line 3: attempt must be 1 in round 2, got 2'),
-  (3, 'attempt', True, 'line 4: attempt must be of type int, got True'),
-  (4, 'attempt', 1, 'line 5: attempt must be 2 in round 5, got 1'),
-  (1, 'round', 0, 'line 2: round must be an integer from 1'),
-  (1, 'clients', [3], 'line 2: clients must be an integer from 0 to 2, got 3'),
-  (1, 'clients', [-1], 'line 2: clients must be an integer from 0 to 2'),
-  (1, 'clients', [False], 'line 2: clients must be of type int, got False'),
-  (1, 'clients', 0, 'line 2: clients must be of type list, got 0'),
-  (1, 'clients', [], 'line 2: clients must not be empty'),
-  (2, 'clients', [1, 1], 'line 3: clients must be distinct'),
-  (1, 'noise_multipliers', [-1.0], 'line 2: noise_multipliers must be a fin'),
-  (1, 'noise_multipliers', [1], 'line 2: noise_multipliers must be of type'),
-  (1, 'noise_multipliers', [], 'line 2: noise_multipliers must be 1 or 1'),
-  (1, 'noise_multipliers', None, "line 2: entry 'noise_multipliers' is miss"),
-  (1, 'laplace_epsilon', 1.0, "line 2: entry 'laplace_epsilon' is not known"),
-  (1, 'releases_per_client', 0, 'line 2: releases_per_client must be an int'),
-  (1, 'noise_digests', ['a'], 'line 2: noise_digests must be hexadecimal'),
-  (1, 'noise_digests', ['a' * 64] * 2, 'line 2: noise_digests must be 1 or'),
-  (1, 'input_digests', [7], 'line 2: input_digests must be of type str, got 7'),
-  (1, 'input_digests', [], 'line 2: input_digests must be 1 or 1 values'),
+  (1, 'run', 2, 'line 2: run must be 1, got 2'),
+  (1, 'run', True, 'line 2: run must be of type int, got True'),
+  (1, 'mechanism', '\x1b[2J', 'line 2: mechanism must be printable text'),
+  (1, 'seeded', 1, 'line 2: seeded must be of type bool, got 1'),
+  (1, 'seeded', None, "line 2: entry 'seeded' is missing"),
+  (1, 'sensitivity_proven', 1, 'line 2: sensitivity_proven must be of type'),
+  (1, 'target_epsilon', 'inf', 'line 2: target_epsilon must be a finite'),
+  (1, 'sampling_rate', 0.5, 'line 2: sampling_rate must be 1 with sampling'),
+  (1, 'settings_digest', 'a', 'line 2: settings_digest must match'),
+  (1, 'run_id', 'a', 'line 2: run_id must match [0-9a-f]{32}'),
+  (1, 'another', 1, "line 2: entry 'another' is not known"),
+  (2, 'run', 2, 'line 3: run must be one of the 1 before it, got 2'),
+  (2, 'run', 0, 'line 3: run must be an integer from 1'),
+  (2, 'run', True, 'line 3: run must be of type int, got True'),
+  (2, 'run', None, "line 3: entry 'run' is missing"),
+  (3, 'attempt', 2, 'line 4: attempt must be 1 in round 2, got 2'),
+  (4, 'attempt', True, 'line 5: attempt must be of type int, got True'),
+  (5, 'attempt', 1, 'line 6: attempt must be 2 in round 5, got 1'),
+  (2, 'round', 0, 'line 3: round must be an integer from 1'),
+  (2, 'clients', [3], 'line 3: clients must be an integer from 0 to 2, got 3'),
+  (2, 'clients', [-1], 'line 3: clients must be an integer from 0 to 2'),
+  (2, 'clients', [False], 'line 3: clients must be of type int, got False'),
+  (2, 'clients', 0, 'line 3: clients must be of type list, got 0'),
+  (2, 'clients', [], 'line 3: clients must not be empty'),
+  (3, 'clients', [1, 1], 'line 4: clients must be distinct'),
+  (2, 'noise_multipliers', [-1.0], 'line 3: noise_multipliers must be a fin'),
+  (2, 'noise_multipliers', [1], 'line 3: noise_multipliers must be of type'),
+  (2, 'noise_multipliers', [], 'line 3: noise_multipliers must be 1 or 1'),
+  (2, 'noise_multipliers', None, "line 3: entry 'noise_multipliers' is miss"),
+  (2, 'laplace_epsilon', 1.0, "line 3: entry 'laplace_epsilon' is not known"),
+  (2, 'releases_per_client', 0, 'line 3: releases_per_client must be an int'),
+  (2, 'noise_digests', ['a'], 'line 3: noise_digests must be hexadecimal'),
+  (2, 'noise_digests', ['a' * 64] * 2, 'line 3: noise_digests must be 1 or'),
+  (2, 'input_digests', [7], 'line 3: input_digests must be of type str, got 7'),
+  (2, 'input_digests', [], 'line 3: input_digests must be 1 or 1 values'),
 )
+
+
+class VerdictTest(WrittenTest):
+  """What holds, and each single thing that keeps it from holding."""
+
+  def assert_fails(self, regex):
+    audit = self.audit()
+    self.assertFalse(audit.holds)
+    self.assertRegex(audit.reason, f'^{regex}$')
+    self.assertIn('DOES NOT HOLD', audit.describe())
+
+  def test_holds(self):
+    self.write()
+    self.assertTrue(self.audit().holds)
+    self.assertNotIn('DOES NOT', self.audit().describe())
+
+  @parameterized.parameters(
+    ({}, {'seeded': True}, 'the noise is reproducible from a seed.*'),
+    ({}, {'sensitivity_proven': False}, 'the sensitivity .* is not proven'),
+    ({}, {'selection': 'the best of 5'}, 'what was published was chosen.*'),
+    (
+      {},
+      {'noise_distance': 2e-6},
+      'what is drawn is not Gaussian as far out.*',
+    ),
+    (
+      {'target_epsilon': math.inf, 'enforced': False},
+      {},
+      'there is no finite target; the target was not enforced, .*',
+    ),
+    (
+      {'target_epsilon': 0.5, 'enforced': False},
+      {'target_epsilon': 1.0},
+      '1 of 3 clients are above the target; the target was not enforced, .*',
+    ),
+    (
+      {'enforced': False},
+      {'target_epsilon': 0.5},
+      'run 1 has spent more .* of its own; the target was not enforced, .*',
+    ),
+    (
+      {'enforced': False},
+      {},
+      'the target was not enforced, so that what was released may depend .*',
+    ),
+  )
+  def test_one_fault(self, header, run, regex):
+    self.write(ledger_cases.header(**header), **run)
+    self.assert_fails(regex)
+
+  @parameterized.parameters(
+    ({'delta': 1e-3, 'units': 1000}, True),
+    ({'delta': 1e-3, 'units': 999}, False),
+    ({'delta': 0.4}, True),
+    ({'target_epsilon': 10.1}, True),
+    ({'target_epsilon': 9.9}, False),
+  )
+  def test_what_protects_little(self, header, little):
+    self.write(ledger_cases.header(**header))
+    self.assertTrue(self.audit().holds, self.audit().reason)
+    self.assertEqual(self.audit().worth[1], little)
+    self.assertEqual(
+      ' HOLDS, BUT PROTECTS LITTLE.\n' in self.audit().describe(), little
+    )
+
+  def test_without_head(self):
+    self.write()
+    os.unlink(self.path() + '.head')
+    self.assert_fails('the head is missing, so .*')
+
+  def test_without_releases(self):
+    self.create().close()
+    self.assert_fails('no release is on record')
+
+  @parameterized.parameters(('replace-one', False), ('add-or-remove-one', True))
+  def test_secret_sampling_is_for_adding_or_removing_one(
+    self, adjacency, holds
+  ):
+    with self.create(
+      ledger_cases.poisson_header(adjacency=adjacency)
+    ) as ledger_:
+      ledger_.record(1, [], ledger_cases.fresh(), 5.0)
+    self.assertEqual(self.audit().holds, holds)
+    if not holds:
+      self.assert_fails('secret sampling is accounted for add-or-remove-one.*')
+
+  def test_selection_is_told(self):
+    self.write(selection='the best of a secret number of runs')
+    self.assertIn(
+      '\n    Published: the best of a secret number of runs\n',
+      self.audit().describe(),
+    )
+
+
+# What version 1 wrote: a header, and a record without a run.
+_VERSION_1 = (
+  {
+    'format': 'tvdp_tf privacy ledger',
+    'version': 1,
+    'mechanism': 'gradient',
+    'unit': 'example',
+    'adjacency': 'replace-one',
+    'target_epsilon': 1.0,
+    'delta': 1e-5,
+    'clients': 3,
+    'sensitivity': '2 C_g / n',
+    'sensitivity_proven': True,
+    'accounting': 'gaussian',
+    'sampling': 'none',
+    'sampling_rate': 1.0,
+    'enforced': True,
+  },
+  {
+    'attempt': 1,
+    'clients': [0, 2],
+    'input_digests': ['b' * 64],
+    'noise_digests': ['c' * 64, 'd' * 64],
+    'noise_multipliers': [20.0],
+    'releases_per_client': 1,
+    'round': 1,
+  },
+)
+
+
+class VersionOneTest(WrittenTest):
+  def test_numbers_are_those_of_then_and_nothing_is_endorsed(self):
+    ledger_cases.forge(self.path(), list(_VERSION_1))
+    audit = self.audit()
+    one = accounting.delivered_epsilon([20.0], 1e-5, 'exact')
+    np.testing.assert_array_equal(audit.epsilons, [one, 0, one])
+    self.assertTrue(audit.within_budget and audit.head_verified)
+    self.assertFalse(audit.holds)
+    self.assertEqual(
+      audit.reason,
+      'whether the noise is reproducible from a seed is not on record',
+    )
+    self.assertIn(
+      'gradient, unknown gaussian noise, UNKNOWN whether from a seed',
+      audit.describe(),
+    )
+
+  def test_is_not_gone_on_with(self):
+    ledger_cases.forge(self.path(), list(_VERSION_1))
+    before = self.content()
+    with self.assertRaisesRegex(
+      LedgerError, 'line 1: version is 1, which does not say whether'
+    ):
+      ledger.PrivacyLedger.open(self.path())
+    self.assertEqual(self.content(), before)
+
+  @parameterized.parameters(
+    (0, {'sampling_rate': 0.5}, 'line 1: sampling_rate must be 1 with'),
+    (0, {'data': ''}, "line 1: entry 'data' is not known"),
+    (1, {'run': 1}, "line 2: entry 'run' is not known"),
+    (1, {'run_id': 'a' * 32}, "line 2: entry 'run_id' is not known"),
+  )
+  def test_lines_are_those_of_then(self, line, changes, message):
+    payloads = list(_VERSION_1)
+    payloads[line] = payloads[line] | changes
+    ledger_cases.forge(self.path(), payloads)
+    with self.assertRaisesRegex(LedgerError, message):
+      self.audit()
 
 
 class ForgeryTest(WrittenTest):
@@ -236,14 +437,14 @@ class ForgeryTest(WrittenTest):
 
     @hypothesis.settings(max_examples=400)
     @hypothesis.given(
-      line=st.integers(0, 4),
+      line=st.integers(0, 5),
       entry=st.sampled_from(names) | st.text(),
       value=json
       | st.lists(st.floats(0, 100), max_size=3)
       | st.lists(st.integers(0, 3), max_size=3),
     )
-    @hypothesis.example(line=1, entry='noise_multipliers', value=[0.1])
-    @hypothesis.example(line=4, entry='releases_per_client', value=1)
+    @hypothesis.example(line=2, entry='noise_multipliers', value=[0.1])
+    @hypothesis.example(line=5, entry='releases_per_client', value=1)
     def check(line, entry, value):
       nonlocal accepted
       payloads = copy.deepcopy(whole)
@@ -253,7 +454,7 @@ class ForgeryTest(WrittenTest):
         audit = self.audit()
       except LedgerError as error:
         self.assertLen(str(error).splitlines(), 1)
-        self.assertRegex(str(error), r': line [1-5]: ')
+        self.assertRegex(str(error), r': line [1-6]: ')
       else:
         accepted += 1
         self.assertFalse(np.isnan(audit.epsilons).any())

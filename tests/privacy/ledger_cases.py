@@ -14,14 +14,11 @@ from tvdp_tf.privacy import _chained_file, ledger
 def header(**changes) -> ledger.LedgerHeader:
   """A header of three clients with epsilon 1 at 1e-5, but for `changes`."""
   settings: dict[str, Any] = {
-    'mechanism': 'gradient',
     'unit': 'example',
     'adjacency': 'replace-one',
     'target_epsilon': 1.0,
     'delta': 1e-5,
     'clients': 3,
-    'sensitivity': '2 C_g / n = 2 * 1.0 / 600',
-    'sensitivity_proven': True,
   }
   return ledger.LedgerHeader(**settings | changes)
 
@@ -29,19 +26,45 @@ def header(**changes) -> ledger.LedgerHeader:
 def poisson_header(**changes) -> ledger.LedgerHeader:
   """A header with secret sampling, but for `changes`."""
   settings = {
-    'mechanism': 'central',
     'unit': 'user',
+    'adjacency': 'add-or-remove-one',
     'sampling': 'poisson',
-    'sampling_rate': 0.1,
   }
   return header(**settings | changes)
 
 
 def laplace_header(**changes) -> ledger.LedgerHeader:
   """A header with pure epsilons, but for `changes`."""
-  return header(
-    **{'mechanism': 'laplace', 'delta': 0.0, 'accounting': 'laplace'} | changes
-  )
+  return header(**{'delta': 0.0, 'accounting': 'laplace'} | changes)
+
+
+def shared_header(**changes) -> ledger.LedgerHeader:
+  """A header that several runs can share, but for `changes`."""
+  return header(**{'data': 'digits', 'partition_seed': 7} | changes)
+
+
+def run(of: ledger.LedgerHeader, **changes) -> ledger.LedgerRun:
+  """A run with the whole budget of a header, but for `changes`.
+
+  Secret sampling is at rate 0.1.
+  """
+  settings: dict[str, Any] = {
+    'mechanism': 'gradient',
+    'sensitivity': '2 C_g / n = 2 * 1.0 / 600',
+    'sensitivity_proven': True,
+    'target_epsilon': of.target_epsilon,
+    'seeded': False,
+    'noise': 'continuous',
+    'settings_digest': 'a' * 64,
+    'sampling_rate': 0.1 if of.sampling == 'poisson' else 1.0,
+  }
+  return ledger.LedgerRun(**settings | changes)
+
+
+def create(path: Any, of: ledger.LedgerHeader | None = None, **changes):
+  """A ledger with one run, `run(of, **changes)`."""
+  of = of or header()
+  return ledger.PrivacyLedger.create(path, of, run(of, **changes))
 
 
 def identity(key: int, model: bytes = b'm', settings: bytes = b's') -> str:
@@ -76,8 +99,8 @@ class LedgerTestCase(parameterized.TestCase):
   def path(self, name='ledger.jsonl'):
     return os.path.join(self.folder, name)
 
-  def create(self, settings=None, name='ledger.jsonl'):
-    result = ledger.PrivacyLedger.create(self.path(name), settings or header())
+  def create(self, settings=None, name='ledger.jsonl', **changes):
+    result = create(self.path(name), settings, **changes)
     self.addCleanup(result.close)
     return result
 

@@ -42,7 +42,7 @@ with PrivacyLedger.open(sys.argv[1]) as ledger:
 class KillTest(parameterized.TestCase):
   def test_what_was_released_is_on_record_after_kill_9(self):
     path = os.path.join(self.create_tempdir().full_path, 'ledger.jsonl')
-    PrivacyLedger.create(path, ledger_cases.header()).close()
+    ledger_cases.create(path).close()
     rng = random.Random(0)
     released = []
     for _ in range(6):
@@ -101,7 +101,7 @@ class History(stateful.RuleBasedStateMachine):
     self.path = os.path.join(self.folder.name, 'ledger.jsonl')
     self.syncing = mock.patch.object(os, 'fsync')
     self.syncing.start()
-    self.ledger = PrivacyLedger.create(self.path, _HEADER)
+    self.ledger = ledger_cases.create(self.path, _HEADER)
     self.spent: list[list[float]] = [[], [], []]
     self.past = []
     self.key = 0

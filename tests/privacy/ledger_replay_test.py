@@ -30,7 +30,7 @@ class ChargedTest(ledger_cases.LedgerTestCase):
       self.assertEqual(ledger_.charged, charged)
 
   def test_one_noise_for_all_and_for_none(self):
-    ledger_ = self.create(ledger_cases.header(mechanism='central'))
+    ledger_ = self.create(mechanism='central')
     record = ledger_.record(1, [0, 2], ledger_cases.fresh(), 20.0)
     self.assertEqual(ledger_.charged, (record,))
     ledger_.close()

@@ -185,8 +185,11 @@ class OpeningTest(ledger_cases.LedgerTestCase):
     {'delta': 1e-3},
     {'target_epsilon': 2.0},
     {'clients': 4},
-    {'sensitivity': 'another'},
+    {'unit': 'user'},
+    {'adjacency': 'add-or-remove-one'},
     {'enforced': False},
+    {'data': 'another'},
+    {'partition_seed': 5},
   )
   def test_other_settings_are_refused(self, **changes):
     self.create().close()
@@ -235,9 +238,7 @@ class OpeningTest(ledger_cases.LedgerTestCase):
       self.assertEqual(ledger_.epsilon(0), 0.0)
 
   def test_unenforced_records_all(self):
-    header = ledger_cases.header(
-      mechanism='none', target_epsilon=math.inf, enforced=False
-    )
+    header = ledger_cases.header(target_epsilon=math.inf, enforced=False)
     with self.create(header) as ledger_:
       ledger_.record(1, [0, 1], ledger_cases.fresh(2), [0.0, 1e-3])
       self.assertEqual(ledger_.epsilon(0), math.inf)
@@ -291,12 +292,11 @@ class ArgumentTest(ledger_cases.LedgerTestCase):
     ({'clients': 0}, 'clients must be an integer from 1'),
     ({'unit': 'person'}, 'unit must be one of example, user'),
     ({'adjacency': 'swap'}, 'adjacency must be one of'),
-    ({'sensitivity': ''}, 'sensitivity must be printable text'),
-    ({'mechanism': 'a\nb'}, 'mechanism must be printable text'),
-    ({'sensitivity_proven': 1}, 'sensitivity_proven must be True or False'),
+    ({'data': 'a\nb'}, 'data must be printable text'),
+    ({'partition_seed': -1}, 'partition_seed must be an integer from 0'),
+    ({'renyi_order': 8.0}, "renyi_order must be None with sampling 'none'"),
     ({'enforced': None}, 'enforced must be True or False'),
     ({'sampling': 'visible'}, 'sampling must be one of none, poisson'),
-    ({'sampling_rate': 0.5}, "sampling_rate must be 1 with sampling 'none'"),
     ({'accounting': 'rdp'}, 'accounting must be one of gaussian, laplace'),
     ({'accounting': 'laplace'}, 'delta must be 0'),
     ({'sampling': 'poisson'}, "unit must be 'user' with sampling 'poisson'"),
@@ -304,6 +304,35 @@ class ArgumentTest(ledger_cases.LedgerTestCase):
   def test_header(self, changes, regex):
     with self.assertRaisesRegex(ValueError, regex):
       ledger_cases.header(**changes)
+
+  @parameterized.parameters(1.01, 1, 20000.0, float('nan'), 8)
+  def test_order(self, order):
+    with self.assertRaisesRegex(ValueError, 'renyi_order must be a float abov'):
+      ledger_cases.poisson_header(renyi_order=order)
+
+  @parameterized.parameters(
+    ({'sensitivity': ''}, 'sensitivity must be printable text'),
+    ({'mechanism': 'a\nb'}, 'mechanism must be printable text'),
+    ({'noise': ''}, 'noise must be printable text'),
+    ({'selection': '\t'}, 'selection must be printable text'),
+    ({'sensitivity_proven': 1}, 'sensitivity_proven must be True or False'),
+    ({'seeded': 0}, 'seeded must be True or False, got 0'),
+    ({'seeded': None}, 'seeded must be True or False, got None'),
+    ({'target_epsilon': 0.0}, 'target_epsilon must be a finite number > 0'),
+    ({'target_epsilon': math.inf}, 'target_epsilon must be a finite number'),
+    ({'sampling_rate': 0.5}, "sampling_rate must be 1 with sampling 'none'"),
+    ({'sampling_rate': 0.0}, r'sampling_rate must be a number in \(0, 1\]'),
+    ({'settings_digest': 'a' * 63}, 'settings_digest must match'),
+    ({'run_id': 'A' * 32}, 'run_id must match'),
+  )
+  def test_run(self, changes, regex):
+    with self.assertRaisesRegex(ValueError, regex):
+      self.create(**changes)
+    # Without a run that fits, nothing can be recorded.
+    path = self.path()
+    if os.path.exists(path):
+      with PrivacyLedger.open(path) as ledger_:
+        self.assertEqual(ledger_.runs, ())
 
   def test_questions(self):
     ledger_ = self.create()

@@ -288,5 +288,32 @@ class FormatTest(absltest.TestCase):
     self.assertEqual(statement.format_epsilon(math.inf), 'inf')
 
 
+class WorthTest(parameterized.TestCase):
+  def test_an_attacker_is_right_so_often(self):
+    for epsilon, delta in ((0.1, 0.0), (1.0, 1e-5), (5.0, 0.01)):
+      # The two distributions that meet (epsilon, delta) with equality.
+      kept = 1 - delta
+      right = delta + kept * math.exp(epsilon) / (1 + math.exp(epsilon))
+      self.assertAlmostEqual(statement.guess_probability(epsilon, delta), right)
+    self.assertEqual(statement.guess_probability(math.inf, 0.5), 1)
+    self.assertEqual(statement.guess_probability(0.0, 0.0), 0.5)
+
+  def test_it_is_called_out_if_it_is_little(self):
+    good = state(units=1000)
+    self.assertEqual(good.verdict, 'HOLDS')
+    self.assertIn('HOLDS.', good.describe())
+    large = state(target_epsilon=1e9, claimed_epsilon=1e9)
+    self.assertTrue(large.holds)
+    for little in (large, state(units=100_000), state(units=10**6)):
+      self.assertEqual(little.verdict, 'HOLDS, BUT PROTECTS LITTLE')
+      self.assertIn('HOLDS, BUT PROTECTS LITTLE.', little.describe())
+      self.assertIn('  Worth: little: ', little.describe())
+      self.assertStartsWith(str(little.to_json_dict()['worth']), 'little: ')
+    self.assertEqual(state(holds=False).verdict, 'DOES NOT HOLD')
+
+  def test_rounding_is_a_number(self):
+    self.assertIn('rounding included, up to 0.00031', state().describe())
+
+
 if __name__ == '__main__':
   absltest.main()

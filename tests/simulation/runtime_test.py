@@ -127,7 +127,9 @@ class SameModelTest(parameterized.TestCase):
       ]
     )
     self.assertFalse(
-      ghost_clipping.supports(functional.FunctionalModel(keras_model))
+      ghost_clipping.supports(
+        functional.FunctionalModel(keras_model), models.MODELS['mlp'].loss
+      )
     )
     process = build(MECHANISMS['gradient'], keras_model)
     users = make_users()

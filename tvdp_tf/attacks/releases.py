@@ -141,6 +141,16 @@ class PaperReleases(Releases):
     )
 
 
+def _clipped_sum(pair: client_pairs.ClientPair) -> clipping.ClippedSum:
+  """As training sums: by ghost clipping where it knows model and loss."""
+  loss = pair.loss
+  if isinstance(loss, tf.keras.losses.Loss) and ghost_clipping.supports(
+    pair.model, loss
+  ):
+    return ghost_clipping.ghost_clipped_sum(pair.model, loss)
+  return clipping.vectorized_clipped_sum(pair.loss_fn)
+
+
 def _for_each_model(clipped_sum: clipping.ClippedSum) -> clipping.ClippedSum:
   """The sums of stacked models, each on the same examples."""
 
@@ -171,9 +181,7 @@ class GradientReleases(Releases):
     self._mechanism = mechanism
     self._local_steps = local_steps
     self._learning_rate = learning_rate
-    clipped_sum = _for_each_model(
-      ghost_clipping.ghost_clipped_sum(pair.model, pair.loss)
-    )
+    clipped_sum = _for_each_model(_clipped_sum(pair))
 
     @tf.function(autograph=False)
     def train(weights, data, noise_stddev, noise_key):

@@ -68,6 +68,12 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     "How the noise is set: printed and tight use the paper's unsound moment "
     'bound; the others an accountant. By default what suits the mechanism.',
   ),
+  'noise': (
+    settings.NOISES,
+    'Of gradient and central: discrete noise is exact, on a grid of integers, '
+    'from a cryptographic generator; continuous noise is in floating point. By '
+    'default discrete on the compiled runtime without a seed.',
+  ),
   'refinement': (
     settings.REFINEMENTS,
     'When the test loss stops falling, shorten the training to alpha_d times '

@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tvdp_tf.experiments import saved_functions
 from tvdp_tf.learning import evaluation, models
 
 SPEC = 'model_spec.json'
@@ -64,6 +65,7 @@ def save_model(
     model.save(
       temporary, save_format='tf', include_optimizer=False, signatures=serve
     )
+    saved_functions.renumber(temporary)
     extra = temporary / 'assets.extra'
     extra.mkdir()
     for name, text in notes.items():

@@ -1,6 +1,8 @@
 """From settings to the parts of a run: users with data, and their mechanism."""
 
 import dataclasses
+import functools
+import hashlib
 import secrets
 from collections.abc import Sequence
 
@@ -20,9 +22,10 @@ class Federation:
     examples: For each user, the indices of its training examples; of a `range`
       they are a view, not a copy.
     participation: The rule that draws the cohorts.
-    public_seed: Seed of the split, of the initial weights and, but for
-      `poisson`, of the cohorts. None of these is secret; the noise is never
-      drawn from it unless the run is seeded.
+    public_seed: Seed of the initial weights and, but for `poisson`, of the
+      cohorts. None of these is secret; the noise is never drawn from it unless
+      the run is seeded.
+    partition_seed: Seed of the split, as public; None if there was no split.
   """
 
   dataset: datasets.Dataset
@@ -30,6 +33,7 @@ class Federation:
   examples: Sequence[np.ndarray | range]
   participation: participation.Participation
   public_seed: int
+  partition_seed: int | None = None
   _user_data: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )
@@ -60,6 +64,11 @@ class Federation:
       self._user_data[user] = arrays
     return self._user_data[user]
 
+  @functools.cached_property
+  def num_parameters(self) -> int:
+    """How many weights the model has."""
+    return int(self.initial_model().count_params())
+
   def initial_model(self):
     """The Keras model that training starts from."""
     return self.spec.build(
@@ -67,10 +76,52 @@ class Federation:
     )
 
 
+def _parts(
+  settings: settings_lib.TrainingSettings, labels: np.ndarray, seed: int
+) -> list[np.ndarray]:
+  """Deals out examples with these labels."""
+  if settings.split == 'iid':
+    return partitions.iid(len(labels), settings.users, seed)
+  return partitions.dirichlet(
+    labels, settings.users, settings.dirichlet_concentration, seed
+  )
+
+
+def data_on_record(
+  settings: settings_lib.TrainingSettings,
+  partition_seed: int,
+  public_sizes: Sequence[int] = (),
+) -> str:
+  """Whose data a user's number stands for, in words that a ledger may tell.
+
+  Two runs with the same words and the same `partition_seed` have dealt out the
+  same data alike: besides the settings, the words hold a digest of how made-up
+  examples are dealt out, which another version of this code or of NumPy may do
+  otherwise. Nothing in them is computed from the data, but for the sizes.
+
+  Args:
+    settings: The run's settings.
+    partition_seed: Seed of the split.
+    public_sizes: How much each user has, where that is public.
+  """
+  made_up = np.arange(max(1000, settings.users)) % 10
+  digest = hashlib.sha256(repr(list(public_sizes)).encode())
+  for part in _parts(settings, made_up, partition_seed):
+    digest.update(part.astype('<i8').tobytes() + b';')
+  split = settings.split
+  if split != 'iid':
+    split += f' {settings.dirichlet_concentration!r}'
+  return (
+    f'{settings.dataset}, {settings.users} users, {split}, dealt out as '
+    f'{digest.hexdigest()[:16]}'
+  )
+
+
 def assemble(
   settings: settings_lib.TrainingSettings,
   public_seed: int | None = None,
   test_part: str = 'all',
+  partition_seed: int | None = None,
 ) -> Federation:
   """Loads the data and deals it out.
 
@@ -78,6 +129,8 @@ def assemble(
     settings: The run's settings.
     public_seed: That of an earlier run, to get its very federation again.
     test_part: As of `datasets.with_test_part`.
+    partition_seed: Seed of the split, to deal out the data as in another run;
+      by default `public_seed`.
 
   Returns:
     The federation.
@@ -94,17 +147,9 @@ def assemble(
     public_seed = settings.seed
   elif public_seed is None:
     public_seed = secrets.randbits(63)
-  if settings.split == 'iid':
-    parts = partitions.iid(
-      len(dataset.train_labels), settings.users, public_seed
-    )
-  else:
-    parts = partitions.dirichlet(
-      dataset.train_labels,
-      settings.users,
-      settings.dirichlet_concentration,
-      public_seed,
-    )
+  if partition_seed is None:
+    partition_seed = public_seed
+  parts = _parts(settings, dataset.train_labels, partition_seed)
   dataset, examples = datasets.dealt(dataset, parts)
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
@@ -118,6 +163,7 @@ def assemble(
       settings.users, settings.users_per_round, cohort_seed
     ),
     public_seed=public_seed,
+    partition_seed=partition_seed,
   )
-  federation.initial_model()  # A model that does not fit is an error now.
+  _ = federation.num_parameters  # A model that does not fit is an error now.
   return federation

@@ -113,22 +113,24 @@ class Recorder:
       else identity(keys[client].tobytes())
       for client in drawn.clients.tolist()
     }
-    left = self._affordable(drawn, identities)
-    releases = drawn
-    if len(left) < len(drawn.clients):
-      releases = self._rounds.releases(
-        state, round_number, np.array(left, np.int64)
-      )
-    try:
-      self._ledger.record(
-        self._number_on_record(round_number, shared),
-        release_ids=[shared]
-        if self._plan.shares_noise
-        else [identities[client] for client in left],
-        **self._plan.entry(releases),
-      )
-    except ledger_lib.BudgetExceededError as error:
-      raise self._budget_spent(round_number) from error
+    # Runs that share the ledger must not spend what this one finds left.
+    with self._ledger.locked():
+      left = self._affordable(drawn, identities)
+      releases = drawn
+      if len(left) < len(drawn.clients):
+        releases = self._rounds.releases(
+          state, round_number, np.array(left, np.int64)
+        )
+      try:
+        self._ledger.record(
+          self._number_on_record(round_number, shared),
+          release_ids=[shared]
+          if self._plan.shares_noise
+          else [identities[client] for client in left],
+          **self._plan.entry(releases),
+        )
+      except ledger_lib.BudgetExceededError as error:
+        raise self._budget_spent(round_number) from error
     self.unrepeated = [
       past for past in self.unrepeated if past.number > round_number
     ]

@@ -8,9 +8,9 @@ A row says nothing that is not released or public anyway, for any mechanism:
   remaining_budget   the target minus that: negative where a mechanism that
                      does not enforce its target has overspent
   signal_to_noise    of the released models before and after the round
-  participants, dropped   of the cohort, which the server's view includes:
-                     who uploaded, and who had no budget left for it or whose
-                     noisy upload could not be used
+  participants       of the cohort: who was asked to upload
+  dropped            of the cohort: who had no budget left, or whose upload
+                     could not be used after its noise
   rounds             planned when the round began
   seconds            of the round, without its evaluation
 
@@ -18,8 +18,10 @@ There is no share of clipped gradients and no norm of a client's update: these
 are computed from the data before any noise, and no guarantee covers them. For
 the same reason `paper`, which promises nothing, shows no more than the others:
 what is seen in its metrics should not change when a mechanism is exchanged for
-a sound one. With Poisson participation the size of a cohort is a secret, and
-`participants` and `dropped` are left out; without noise, `signal_to_noise` and
+a sound one. `dropped` is left out where users are protected: there the noise
+comes after the sum, and whether an upload can be used is the user's secret.
+With Poisson participation the size of a cohort is a secret too, and
+`participants` is left out as well; without noise, `signal_to_noise` and
 `remaining_budget`, which would have no meaning.
 """
 
@@ -106,7 +108,8 @@ def row(
   )
   if plan.header.sampling == 'none':
     values['participants'] = len(releases.clients)
-    values['dropped'] = dropped
+    if plan.header.unit != 'user':
+      values['dropped'] = dropped
   if mean_noise_stddev := plan.mean_noise_stddev(releases):
     values['signal_to_noise'] = signal_to_noise(
       before, after, mean_noise_stddev

@@ -24,7 +24,12 @@ State = Any
 
 
 def build_process(plan: plans.Plan) -> tff.learning.templates.LearningProcess:
-  """The learning process of a plan, from its federation's initial model."""
+  """The learning process of a plan, from its federation's initial model.
+
+  Raises:
+    ValueError: If the mechanism cannot hide what the model does
+      (`example_independence`).
+  """
   settings, fed = plan.settings, plan.fed
   return federated.build_learning_process(
     federated.functional_model(fed.spec, fed.initial_model()),
@@ -176,16 +181,23 @@ class Rounds:
     return schedule_state.put(state, schedule_state.refined(current, schedule))
 
 
-def on_runtime(plan: plans.Plan) -> Rounds:
+def on_runtime(
+  plan: plans.Plan,
+  process: tff.learning.templates.LearningProcess | None = None,
+) -> Rounds:
   """The rounds of a plan, as suits the runtime of its settings.
 
   TFF's worker reads the users' data from files, which `Rounds.close` frees; the
   compiled runtime takes them as an argument and keeps them on its device.
 
+  Args:
+    plan: How the run is to be private.
+    process: Of `build_process`, if it was built before.
+
   Raises:
     ClientFilesError: If the files cannot be written.
   """
-  process = build_process(plan)
+  process = process or build_process(plan)
   if plan.settings.runtime != 'tff':
     return Rounds(plan, process)
   files = client_files.ClientFiles(

@@ -8,13 +8,15 @@ A folder may come from someone else. What is read in it is JSON and CSV, never
 code, and a link in it is refused: what it holds is in it.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tvdp_tf import _validate, errors
@@ -41,6 +43,7 @@ METRICS_COLUMNS = (
 _FINISHED = 'finished'
 _PARTS = ('settings', 'versions', 'resolved')
 _DIGEST = 'sha256'
+_RUN_ID = re.compile('[0-9a-f]{32}')
 # What may lead out of the folder, were it a link.
 _OWN = re.compile(
   r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
@@ -87,21 +90,64 @@ def digest(config: Mapping[str, Any]) -> bytes:
 
 
 def create(
-  path: pathlib.Path, config: Mapping[str, Any], header: ledger.LedgerHeader
+  path: pathlib.Path,
+  config: Mapping[str, Any],
+  header: ledger.LedgerHeader,
+  run: ledger.LedgerRun,
+  join: pathlib.Path | None = None,
 ) -> None:
-  """Creates the folder: `config.json`, and `metrics.csv` and ledger, empty.
+  """Creates the folder, and begins the run in its ledger.
+
+  In it are `config.json`, `metrics.csv`, empty, and unless the run joins
+  another, a ledger.
+
+  Args:
+    path: The folder.
+    config: What `config.json` shall hold.
+    header: The ledger's.
+    run: What the ledger is told of the run.
+    join: The ledger that the run shares with others. It must be there, or else
+      is created.
 
   Raises:
-    UsageError: If it exists or cannot be written.
-    LedgerError: If the ledger cannot be written.
+    UsageError: If the folder exists or cannot be written.
+    LedgerError: If the ledger cannot be written, or is not of that header.
   """
   try:
     with output_folder.create(path) as folder:
       write_json(folder / CONFIG, {**config, _DIGEST: digest(config).hex()})
       write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
-      ledger.PrivacyLedger.create(folder / LEDGER, header).close()
+      # Last: an interrupt before leaves nothing in a shared ledger.
+      if join is None:
+        ledger.PrivacyLedger.create(folder / LEDGER, header, run).close()
+      elif not join.exists():
+        ledger.PrivacyLedger.create(join, header, run, shared=True).close()
+      else:
+        with ledger.PrivacyLedger.open(join, header, shared=True) as shared:
+          shared.join(run)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+  """Within it no other process goes on with the run in the folder.
+
+  Raises:
+    UsageError: If another does.
+  """
+  descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise errors.UsageError(
+        'output_dir must be the folder of a run that no other process goes on '
+        f'with, got {str(path)!r}'
+      ) from None
+    yield
+  finally:
+    os.close(descriptor)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -117,8 +163,9 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads `config.json` of an existing run.
 
   Returns:
-    Its entries 'settings', 'versions' and 'resolved' are objects, and
-    `resolved.public_seed` is in its range.
+    Its entries 'settings', 'versions' and 'resolved' are objects, and in the
+    last `public_seed`, `partition_seed`, `run_id` and `shared_ledger` are in
+    their ranges.
 
   Raises:
     UsageError: If the folder is not that of a run, or has links or pipes
@@ -129,8 +176,16 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     config = read_json(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
-    seed = config['resolved'].get('public_seed')
-    _validate.integer('public_seed', seed, 0, 2**63 - 1)
+    resolved = config['resolved']
+    for name in ('public_seed', 'partition_seed'):
+      _validate.integer(name, resolved.get(name), 0, 2**63 - 1)
+    run_id = resolved.get('run_id')
+    if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
+      raise ValueError(
+        f'run_id must match {_RUN_ID.pattern}, got {_validate.quoted(run_id)}'
+      )
+    if not isinstance(resolved.get('shared_ledger'), bool):
+      raise ValueError('shared_ledger must be true or false')
   except ValueError as error:
     raise errors.UsageError(
       f'output_dir must be the folder of a run to resume, got {str(path)!r}: '
@@ -211,8 +266,8 @@ def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Checks `read_config` against the digest that was written with it.
 
   To be called after `check_unchanged`, which tells what has changed. This finds
-  a change of `resolved.public_seed`, which only the file knows: with another
-  one, the ledger's clients would not be those of the run.
+  a change of the seeds and the run's id, which only the file knows: with others
+  the ledger's clients would not be those of the run.
 
   Raises:
     UsageError: If it was edited or damaged.

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import datasets, participation
-from tvdp_tf.privacy import calibration_rules
+from tvdp_tf.privacy import calibration_rules, mechanisms, sensitivity
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
 MODELS = ('mlp', 'svm', 'cnn')
@@ -19,6 +19,7 @@ PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
 RUNTIMES = ('compiled', 'tff', 'remote')
+NOISES = mechanisms.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
 
 
@@ -48,6 +49,10 @@ class TrainingSettings:
     calibration: The rule that sets the noise; by default `printed` for `paper`,
       `rdp` for `central` with `poisson`, and otherwise `exact`.
       Empty with `laplace` and `none`, which have no choice.
+    noise: `continuous`, in floating point, or `discrete`, exact on a grid of
+      integers; only for `gradient` and `central`. By default `discrete` on the
+      compiled runtime without a seed, unless it ends before it could hide
+      anything at such an epsilon; otherwise `continuous`.
     refinement: Whether and how the number of rounds is changed when the test
       loss stops falling.
     alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
@@ -75,6 +80,7 @@ class TrainingSettings:
   example_l2_norm_clip: float = 1.0
   learning_rate: float = 1.0
   calibration: str = ''
+  noise: str = ''
   refinement: str = 'none'
   alpha_d: float = 0.9
   runtime: str = 'compiled'
@@ -98,9 +104,12 @@ class TrainingSettings:
     _validate.integer('rounds', self.rounds)
     _validate.integer('local_steps', self.local_steps)
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
-    _validate.positive('example_l2_norm_clip', self.example_l2_norm_clip)
+    if self.mechanism == 'central':
+      sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
+    sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
     self._resolve_calibration()
+    self._check_noise()
     self._check_refinement()
     _validate.one_of('runtime', self.runtime, RUNTIMES)
     _validate.one_of('device', self.device, DEVICES)
@@ -148,6 +157,18 @@ class TrainingSettings:
         f'{self.mechanism} and participation {self.participation}, got {name!r}'
       )
     object.__setattr__(self, 'calibration', name)
+
+  def _check_noise(self) -> None:
+    if not self.noise:
+      return
+    allowed: tuple[str, ...] = (mechanisms.CONTINUOUS,)
+    if self.mechanism in ('gradient', 'central'):
+      allowed = mechanisms.NOISES
+    if self.mechanism == 'none' or self.noise not in allowed:
+      raise ValueError(
+        f'noise must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism}, got {self.noise!r}'
+      )
 
   def _check_refinement(self) -> None:
     _validate.one_of('refinement', self.refinement, REFINEMENTS)

@@ -9,6 +9,7 @@ evaluation it can repeat.
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import pathlib
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 import tqdm
 from absl import logging
 
@@ -30,8 +32,10 @@ from tvdp_tf.experiments import (
   recorder,
   round_metrics,
   run_folder,
+  shared_ledger,
 )
 from tvdp_tf.experiments import rounds as rounds_lib
+from tvdp_tf.experiments import selection as selection_lib
 from tvdp_tf.learning import evaluation, functional
 from tvdp_tf.privacy import ledger as ledger_lib
 
@@ -50,14 +54,18 @@ class TrainingRun:
     ledger: ledger_lib.PrivacyLedger,
     config_digest: bytes,
     output_dir: pathlib.Path,
+    process: tff.learning.templates.LearningProcess | None = None,
+    selection: selection_lib.Selection | None = None,
   ):
-    """Builds the learning process.
+    """Prepares the rounds.
 
     Args:
       plan: How the run is to be private, nothing released.
       ledger: The run's ledger, open.
       config_digest: Of the run's configuration.
       output_dir: The run's folder.
+      process: Of `rounds.build_process`, if it was built before.
+      selection: How the run may come to be published among others.
 
     Raises:
       NotWrittenError: If the folder cannot be written.
@@ -66,9 +74,10 @@ class TrainingRun:
     self._settings, self._fed = plan.settings, plan.fed
     self._ledger = ledger
     self._output_dir = output_dir
+    self._selection = selection
     self.loss = self.accuracy = float('nan')
     self._config_digest = config_digest
-    self._rounds = rounds_lib.on_runtime(plan)
+    self._rounds = rounds_lib.on_runtime(plan, process)
     self._recorder = recorder.Recorder(self._rounds, ledger, config_digest)
     self._evaluator = evaluation.Evaluator(
       functional.FunctionalModel(self._fed.initial_model()),
@@ -252,6 +261,20 @@ class TrainingRun:
     self._recorder.unrepeated = []
     if self._statement is None:
       self._statement = self._plan.statement()
+      if self._selection is not None:
+        self._statement = self._selection.statement(
+          self._statement,
+          [float(past.noise_multipliers[0]) for past in self._plan.history],
+          self._plan.noise_distance,
+        )
+      if self._ledger.shared or len(self._ledger.runs) > 1:
+        self._statement = dataclasses.replace(
+          self._statement,
+          assumptions=(
+            *self._statement.assumptions,
+            shared_ledger.together(self._ledger),
+          ),
+        )
     return self._statement
 
   def write_results(self, finished: bool) -> privacy.PrivacyStatement | None:

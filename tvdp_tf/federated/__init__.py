@@ -17,6 +17,7 @@ from tvdp_tf.federated.models import functional_model
 from tvdp_tf.federated.nesting import check_nesting
 from tvdp_tf.federated.program_context import program_context
 from tvdp_tf.federated.sum_query import GeometricGaussianSumQuery
+from tvdp_tf.federated.withheld import WithheldCountFactory, withheld_metrics
 from tvdp_tf.federated.worker_runtime import local_runtime
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
   'KeyedUpdate',
   'TimeVaryingGaussianFactory',
   'UnweightedTimeVaryingGaussianFactory',
+  'WithheldCountFactory',
   'build_learning_process',
   'check_nesting',
   'excluded_clients',
@@ -34,4 +36,5 @@ __all__ = [
   'read_in_worker',
   'remote_runtime',
   'tls_credentials',
+  'withheld_metrics',
 ]

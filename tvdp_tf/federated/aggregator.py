@@ -91,7 +91,7 @@ class _Settings:
     self.schedule = schedule
     self.inner = inner
     self.distribution = _validate.one_of(
-      'distribution', distribution, noise.DISTRIBUTIONS
+      'distribution', distribution, tuple(noise.CONTINUOUS)
     )
     self.l2_norm_clip = l2_norm_clip
 

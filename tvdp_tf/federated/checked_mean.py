@@ -21,6 +21,9 @@ import tensorflow_federated as tff
 from tvdp_tf import _validate
 from tvdp_tf.federated import bounded_value
 
+# In the state of a weighted mean, by which `check_nesting` knows it.
+WEIGHTS = 'weights'
+
 
 def _zero_of(value_type: tff.Type) -> Any:
   return tf.nest.map_structure(
@@ -61,8 +64,10 @@ def _create(
   weight_type: tff.Type,
   max_l2_norm: float | None,
   divides: bool,
+  state: Any = (),
 ) -> tff.templates.AggregationProcess:
-  check_floats(value_type)
+  if divides or not tff.types.is_structure_of_integers(value_type):
+    check_floats(value_type)
 
   @tff.tensorflow.computation
   def zero():
@@ -96,7 +101,7 @@ def _create(
 
   @tff.federated_computation()
   def initialize():
-    return tff.federated_value((), tff.SERVER)
+    return tff.federated_value(state, tff.SERVER)
 
   @tff.federated_computation(
     initialize.type_signature.result,
@@ -127,8 +132,8 @@ class CheckedMeanFactory(tff.aggregators.WeightedAggregationFactory):
   Without any, the mean is NaN: 0 / 0. TFF's own finalizers keep the old model
   then; that of `build_learning_process` shows it.
 
-  The state is empty. The measurements are an `OrderedDict` of `used_clients`
-  and `excluded_clients` (int32).
+  The state holds nothing. The measurements are an `OrderedDict` of
+  `used_clients` and `excluded_clients` (int32).
   """
 
   def __init__(self, max_l2_norm: float | None = None):
@@ -156,7 +161,13 @@ class CheckedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       TypeError: If the value has other leaves than float tensors.
       ValueError: If a shape is not static.
     """
-    return _create(value_type, weight_type, self._max_l2_norm, divides=True)
+    return _create(
+      value_type,
+      weight_type,
+      self._max_l2_norm,
+      divides=True,
+      state=collections.OrderedDict([(WEIGHTS, ())]),
+    )
 
 
 class _Unweighted(tff.aggregators.UnweightedAggregationFactory):

@@ -21,11 +21,18 @@ from tvdp_tf.federated import (
 )
 from tvdp_tf.learning import (
   clipping,
-  ghost_clipping,
+  example_independence,
   local_training,
+  noise,
   private_training,
 )
 from tvdp_tf.privacy import mechanisms
+
+# Of `noise.perturb`, for the noise of a mechanism.
+NOISE_DISTRIBUTIONS = {
+  mechanisms.CONTINUOUS: noise.GAUSSIAN,
+  mechanisms.DISCRETE: noise.DISCRETE_GAUSSIAN,
+}
 
 # (weights, batch) -> the local model.
 _Trainer = Callable[[list[tf.Tensor], Any], list[tf.Tensor]]
@@ -181,13 +188,20 @@ def build_difference(
 
 
 def _clipped_sum(
-  model: tff.learning.models.FunctionalModel,
+  model: tff.learning.models.FunctionalModel, example_l2_norm_clip: float
 ) -> clipping.ClippedSum:
-  if isinstance(model, models.KerasFunctionalModel) and ghost_clipping.supports(
-    model.source
-  ):
-    return ghost_clipping.ghost_clipped_sum(model.source, model.keras_loss)
-  return clipping.vectorized_clipped_sum(_loss_fn(model))
+  if isinstance(model, models.KerasFunctionalModel):
+    return example_independence.clipped_sum(
+      model.source, model.keras_loss, example_l2_norm_clip
+    )
+  features_spec, _ = model.input_spec
+  return example_independence.example_clipped_sum(
+    _loss_fn(model),
+    model.initial_weights[0],
+    features_spec,
+    num_labels=2,
+    example_l2_norm_clip=example_l2_norm_clip,
+  )
 
 
 def build_private(
@@ -214,9 +228,14 @@ def build_private(
 
   Returns:
     The process.
+
+  Raises:
+    ValueError: If the model mixes the examples of a batch, or cannot be clipped
+      (`example_independence`), or float32 is cut short in this process.
   """
+  clipping.require_full_precision()
   weights_type, data_type = _types(model)
-  clipped_sum = _clipped_sum(model)
+  clipped_sum = _clipped_sum(model, mechanism.example_l2_norm_clip)
 
   @tff.tensorflow.computation
   def first_round():
@@ -238,6 +257,7 @@ def build_private(
       noise_stddev=noise_multiplier * batch['noise_scale'],
       noise_key=batch['noise_key'],
       l2_regularization=l2_regularization,
+      noise_distribution=NOISE_DISTRIBUTIONS[mechanism.noise],
     )
     return tff.learning.templates.ClientResult(
       update=tuple(trained), update_weight=_num_examples(batch)

@@ -105,7 +105,16 @@ def _parts(
     )
   if isinstance(mechanism, mechanisms.CentralMechanism):
     query = sum_query.GeometricGaussianSumQuery(
-      mechanism.l2_norm_clip, mechanism.schedule, mechanism.seed
+      mechanism.l2_norm_clip,
+      mechanism.schedule,
+      mechanism.seed,
+      noise_distribution=client_work.NOISE_DISTRIBUTIONS[mechanism.noise],
+    )
+    # Integers are within their bound by construction.
+    longest = (
+      mechanism.l2_norm_clip
+      if mechanism.noise == mechanisms.CONTINUOUS
+      else None
     )
     return _Parts(
       client_work.build_difference(model, **steps),
@@ -113,9 +122,7 @@ def _parts(
         checked_mean.with_excluded_count(
           tff.aggregators.DifferentiallyPrivateFactory(
             tfp.NormalizedQuery(query, mechanism.denominator),
-            checked_mean.CheckedSumFactory(mechanism.l2_norm_clip)
-            if check_uploads
-            else None,
+            checked_mean.CheckedSumFactory(longest) if check_uploads else None,
           )
         )
       ),

@@ -16,10 +16,17 @@ import tensorflow_privacy as tfp
 from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import bounded_value, schedule_state
 from tvdp_tf.learning import noise
+from tvdp_tf.privacy import sensitivity
 
 
 class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
   """Clips records to an L2 norm, sums them, and adds the round's noise.
+
+  A record is summed in float64, where the sum of thousands of users is not
+  rounded by more than `privacy.update_rule` allows for; or, with discrete
+  noise, in integers: multiples of 2^-31 standard deviations of the noise, cut
+  off towards zero, so that no record gets longer. Whoever aggregates the
+  records must keep their type.
 
   Each call of `get_noised_result` is a round: it returns that round's
   `dp_accounting.GaussianDpEvent`, whose noise multiplier is
@@ -35,6 +42,9 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     l2_norm_clip: float,
     schedule: privacy.GeometricSchedule,
     seed: int | None = None,
+    *,
+    noise_distribution: str = noise.GAUSSIAN,
+    dtype: tf.DType = tf.float32,
   ):
     """Creates the query.
 
@@ -44,6 +54,8 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
         units of `l2_norm_clip`: the noise multipliers z_m.
       seed: Makes the noise a function of seed and round, for simulations; it
         protects nothing from whoever knows it. None for fresh noise.
+      noise_distribution: 'gaussian' or 'discrete_gaussian'.
+      dtype: Of the noisy sum.
 
     Raises:
       ValueError: If a number is out of its range.
@@ -53,24 +65,52 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       raise TypeError(
         f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
       )
-    self._l2_norm_clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+    self._l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
     self._schedule = schedule
     self._seed = (
       None if seed is None else _validate.integer('seed', seed, 0, 2**63 - 1)
     )
+    self._distribution = _validate.one_of(
+      'noise_distribution',
+      noise_distribution,
+      (noise.GAUSSIAN, noise.DISCRETE_GAUSSIAN),
+    )
+    self._dtype = dtype
 
   def initial_global_state(self) -> Any:
     """The schedule's state, an `OrderedDict`; see `schedule_state`."""
     return schedule_state.initial(self._schedule)
 
-  def derive_sample_params(self, global_state: Any) -> tf.Tensor:
-    """The clip, the same in every round."""
-    del global_state
-    return tf.constant(self._l2_norm_clip, tf.float32)
+  @property
+  def _record_dtype(self) -> tf.DType:
+    discrete = self._distribution == noise.DISCRETE_GAUSSIAN
+    return tf.int64 if discrete else tf.float64
 
-  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Clips a record to the norm `params`; one that is not finite is zero."""
-    clipped = bounded_value.bounded(tf.nest.flatten(record), params)
+  def initial_sample_state(self, template: Any) -> Any:
+    """Zeros, of the type of the preprocessed records."""
+    return tf.nest.map_structure(
+      lambda leaf: tf.zeros(leaf.shape, self._record_dtype), template
+    )
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    """The clip, the same in every round, and the noise's standard deviation."""
+    # Once there is no round left, nobody's record is looked at any more.
+    noise_multiplier = tf.sqrt(tf.cast(global_state['variance'], tf.float64))
+    clip = tf.constant(self._l2_norm_clip, tf.float64)
+    return collections.OrderedDict(
+      l2_norm_clip=clip, noise_stddev=clip * noise_multiplier
+    )
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Clips a record to its norm; one that is not finite is zero."""
+    clipped = bounded_value.bounded(
+      [tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],
+      params['l2_norm_clip'],
+    )
+    if self._distribution == noise.DISCRETE_GAUSSIAN:
+      clipped = [
+        noise.truncated(part, params['noise_stddev']) for part in clipped
+      ]
     return tf.nest.pack_sequence_as(record, clipped)
 
   def get_noised_result(
@@ -86,12 +126,16 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       The noisy sum, the state after the round, and the round's event.
     """
     noise_multiplier = schedule_state.round_stddev(global_state)
-    flat = tf.nest.flatten(sample_state)
     noised = noise.perturb(
-      flat, noise_multiplier * self._l2_norm_clip, self._key(global_state)
+      tf.nest.flatten(sample_state),
+      noise_multiplier * tf.constant(self._l2_norm_clip, tf.float64),
+      self._key(global_state),
+      distribution=self._distribution,
     )
     return (
-      tf.nest.pack_sequence_as(sample_state, noised),
+      tf.nest.pack_sequence_as(
+        sample_state, [tf.cast(part, self._dtype) for part in noised]
+      ),
       schedule_state.next_round(global_state),
       dp_accounting.GaussianDpEvent(noise_multiplier),
     )

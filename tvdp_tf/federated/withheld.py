@@ -12,11 +12,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+# In the state of what is withheld, by which `check_nesting` knows it.
+WITHHELD = 'withheld'
+
 
 class WithheldCountFactory(tff.aggregators.UnweightedAggregationFactory):
   """An integer that no client sends; the server reads -1.
 
-  For `clipped_count_sum_factory` and `zeroed_count_sum_factory`.
+  For `clipped_count_sum_factory` and `zeroed_count_sum_factory`. Its state
+  holds nothing.
   """
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -35,7 +39,9 @@ class WithheldCountFactory(tff.aggregators.UnweightedAggregationFactory):
 
     @tff.federated_computation()
     def initialize():
-      return tff.federated_value((), tff.SERVER)
+      return tff.federated_value(
+        collections.OrderedDict([(WITHHELD, ())]), tff.SERVER
+      )
 
     @tff.tensorflow.computation
     def withheld():

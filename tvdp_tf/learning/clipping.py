@@ -1,42 +1,164 @@
-"""Per-example gradients, clipped and summed.
+r"""Per-example gradients, clipped and summed.
 
 `clipped_mean_gradient` goes through the examples in microbatches, so that its
 memory does not grow with their number. How a microbatch's sum is had is a
-`ClippedSum`: here by vectorised differentiation, for any model; in
-`ghost_clipping` several times faster, for some.
+`ClippedSum`: here one example at a time, for any model, vectorized or in a
+loop; in `ghost_clipping` several times faster, for some.
+
+Replacing one example moves the mean by at most 2 C_g / n, rounding included.
+With u = 2^-24 (float32) and v = 2^-53 (float64), B the size of a microbatch:
+
+* A norm is computed in float64, with a bound of its error added: it is at
+  least the true one.
+* A clipped gradient is a float32 tensor times a float32 factor. A microbatch
+  adds up B of them in float32, in any order: each value of the sum is off by at
+  most (B + 3) u times the sum of the absolute values, so the sum by at most
+  (B + 3) u B C_g in norm. The same microbatch gives the same bits, and one
+  example is in one microbatch, so that two data sets differ by twice that.
+* The microbatches' sums are added in float64: n / B additions to a sum of norm
+  n C_g at most, each off by v n C_g.
+
+Together this is less than `relative_rounding` of the 2 C_g / n. Gradients are
+clipped shorter by as much.
 """
 
+import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tvdp_tf.learning import local_training
+from tvdp_tf.privacy import sensitivity
 
-# (weights, features [b, ...], labels [b], present bool [b], C_g) -> the sum of
+# (weights, features [b, ...], labels [b], present bool [b], clip) -> the sum of
 # the clipped gradients of the examples that are present, shaped as the weights.
 ClippedSum = Callable[
-  [Sequence[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, float],
+  [Sequence[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
   list[tf.Tensor],
 ]
 
-MICROBATCH_SIZE = 64
+MICROBATCH_SIZE = sensitivity.MICROBATCH_SIZE
 
-# Norms rounded in float32 must not let a gradient past the clip.
-CLIP_FACTOR = 1 - 1e-5
+# A factor rounded to float32 must not grow.
+_ROUNDED_DOWN = 1 - 2.0**-22
+
+
+# What makes TensorFlow or its libraries compute float32 with fewer bits, and
+# the values that do not.
+_REDUCING = {
+  'NVIDIA_TF32_OVERRIDE': ('', '0'),
+  'ONEDNN_DEFAULT_FPMATH_MODE': ('', 'STRICT'),
+  'DNNL_DEFAULT_FPMATH_MODE': ('', 'STRICT'),
+  'TF_SET_ONEDNN_FPMATH_MODE': ('', 'STRICT'),
+  'TF_ENABLE_AUTO_MIXED_PRECISION': ('', '0'),
+  'TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE': ('', '0'),
+}
+
+
+def require_full_precision() -> None:
+  """Sees to it that float32 is float32 in this process.
+
+  TensorFloat-32, which TensorFlow uses on newer GPUs unless it is told not to,
+  has 11 bits: a clipped gradient may come out 1e-3 longer than the clip.
+
+  Raises:
+    ValueError: If the environment or TensorFlow's options ask for less.
+  """
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  for name, allowed in _REDUCING.items():
+    if (value := os.environ.get(name, '')).upper() not in allowed:
+      raise ValueError(
+        f'{name} must be unset, for clipping is proven for full float32, got '
+        f'{value!r}'
+      )
+  for name, value in tf.config.optimizer.get_experimental_options().items():
+    if name.startswith('auto_mixed_precision') and value:
+      raise ValueError(
+        f"TensorFlow's option {name} must be off, for clipping is proven for "
+        f'full float32, got {value!r}'
+      )
+
+
+def squared_norms(tensor: tf.Tensor) -> tf.Tensor:
+  """The squared norm of each example's part, or a bit more; never less.
+
+  Args:
+    tensor: [n, ...], the rest of a static shape.
+
+  Returns:
+    float64 [n]. Not finite where a value is not.
+  """
+  return stacked_squared_norms([tensor])[0]
+
+
+def stacked_squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """As `squared_norms`, of each of several tensors: float64 [tensors, n]."""
+  sums, factors, errors = [], [], []
+  for tensor in tensors:
+    # The square of any float32 is a float64: it neither over- nor underflows.
+    squares = tf.square(tf.cast(tensor, tf.float64))
+    sums.append(tf.reduce_sum(squares, axis=list(range(1, len(tensor.shape)))))
+    terms = tensor.shape[1:].num_elements()
+    factors.append([1 + terms * 2.0**-52])
+    # Numbers below the least normal one may be taken for zero.
+    errors.append([terms * 2.0**-252])
+  return tf.stack(sums) * tf.constant(factors, tf.float64) + tf.constant(
+    errors, tf.float64
+  )
 
 
 def scales(
-  norms: tf.Tensor, present: tf.Tensor, clip: float
+  squares: tf.Tensor, present: tf.Tensor, clip: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Which examples count, bool [b], and the factors that clip them, [b].
+  """Which examples count, bool [b], and the factors that clip them.
 
   An example whose gradient is not finite does not count: as a NaN it would be
   seen through any noise.
+
+  Args:
+    squares: float64 [b], of the norms of the gradients, or more.
+    present: bool [b].
+    clip: float64, the norm that is clipped to.
+
+  Returns:
+    bool [b] and float32 [b].
   """
-  used = tf.logical_and(present, tf.math.is_finite(norms))
-  limit = tf.constant(clip, norms.dtype)
-  factors = limit * CLIP_FACTOR / tf.maximum(norms, limit)
-  return used, tf.where(used, factors, tf.zeros_like(norms))
+  used = tf.logical_and(present, tf.math.is_finite(squares))
+  factors = clip / tf.maximum(tf.sqrt(squares), clip) * _ROUNDED_DOWN
+  factors = tf.where(used, factors, tf.zeros_like(factors))
+  return used, tf.cast(factors, tf.float32)
+
+
+def _dense(
+  gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor
+) -> tf.Tensor:
+  """A gradient as a tensor; that of an embedding comes as some of its rows."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  return tf.math.unsorted_segment_sum(
+    gradient.values, gradient.indices, weight.shape[0]
+  )
+
+
+def _example_gradient(
+  loss_fn: local_training.LossFn, weights: Sequence[tf.Tensor]
+) -> Callable[[tuple[tf.Tensor, tf.Tensor]], list[tf.Tensor]]:
+  """(features [...], label) -> that example's gradient, each part flat."""
+
+  def gradient(example):
+    features, label = example
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = loss_fn(weights, features[tf.newaxis], label[tf.newaxis])
+    parts = tape.gradient(
+      loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    return [
+      tf.reshape(_dense(part, weight), [-1])
+      for part, weight in zip(parts, weights, strict=True)
+    ]
+
+  return gradient
 
 
 def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
@@ -47,37 +169,61 @@ def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
   """
 
   def clipped_sum(weights, features, labels, present, clip):
-    def example_gradient(example):
-      example_features, example_label = example
-      with tf.GradientTape() as tape:
-        tape.watch(weights)
-        loss = loss_fn(
-          weights, example_features[tf.newaxis], example_label[tf.newaxis]
-        )
-      return tape.gradient(
-        loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
-      )
-
-    gradients = [
-      tf.reshape(gradient, [-1, weight.shape.num_elements()])
-      for gradient, weight in zip(
-        tf.vectorized_map(example_gradient, (features, labels), warn=False),
-        weights,
-        strict=True,
-      )
-    ]
-    norms = tf.sqrt(
-      tf.add_n([tf.reduce_sum(tf.square(g), axis=1) for g in gradients])
+    gradients = tf.vectorized_map(
+      _example_gradient(loss_fn, weights), (features, labels), warn=False
     )
-    used, factors = scales(norms, present, clip)
+    used, factors = scales(
+      tf.add_n([squared_norms(gradient) for gradient in gradients]),
+      present,
+      clip,
+    )
     return [
       tf.reshape(
         tf.linalg.matvec(
-          tf.where(used[:, tf.newaxis], gradient, 0), factors, transpose_a=True
+          tf.where(used[:, tf.newaxis], gradient, tf.zeros_like(gradient)),
+          tf.cast(factors, gradient.dtype),
+          transpose_a=True,
         ),
         weight.shape,
       )
       for gradient, weight in zip(gradients, weights, strict=True)
+    ]
+
+  return clipped_sum
+
+
+def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
+  """As `vectorized_clipped_sum`, in a loop: slow, and nothing is left out.
+
+  For models with an op that TensorFlow cannot vectorize.
+  """
+
+  def clipped_sum(weights, features, labels, present, clip):
+    example_gradient = _example_gradient(loss_fn, weights)
+
+    def add_example(index, totals):
+      gradient = example_gradient((features[index], labels[index]))
+      square = tf.add_n([squared_norms(part[tf.newaxis]) for part in gradient])
+      used, factor = scales(square, present[index][tf.newaxis], clip)
+      return index + 1, [
+        total
+        + tf.where(used, part, tf.zeros_like(part))
+        * tf.cast(factor, part.dtype)
+        for total, part in zip(totals, gradient, strict=True)
+      ]
+
+    totals = [
+      tf.zeros([weight.shape.num_elements()], weight.dtype)
+      for weight in weights
+    ]
+    _, totals = tf.while_loop(
+      lambda index, _: index < tf.shape(labels)[0],
+      add_example,
+      (tf.constant(0), totals),
+    )
+    return [
+      tf.reshape(total, weight.shape)
+      for total, weight in zip(list(totals), weights, strict=True)
     ]
 
   return clipped_sum
@@ -94,7 +240,7 @@ def clipped_mean_gradient(
   features: tf.Tensor,
   labels: tf.Tensor,
   *,
-  example_l2_norm_clip: float,
+  example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
 ) -> list[tf.Tensor]:
   """Mean over the examples of their gradients, each clipped to norm C_g.
@@ -104,19 +250,23 @@ def clipped_mean_gradient(
     weights: Float tensors of static shapes.
     features: Tensor [n, ...].
     labels: Tensor [n].
-    example_l2_norm_clip: C_g > 0. The norm is over all weights together; what
-      is clipped ends `CLIP_FACTOR` times as long.
+    example_l2_norm_clip: C_g > 0. The norm is over all weights together.
     microbatch_size: How many examples are worked on at a time.
 
   Returns:
-    Tensors of the shapes of `weights`; an example whose gradient is not finite
-    counts as zero. Replacing one example moves them by at most 2 C_g / n.
+    float64 tensors of the shapes of `weights`; an example whose gradient is not
+    finite counts as zero. Replacing one example moves them by at most
+    2 C_g / n, see above.
   """
   weights = list(weights)
   num_examples = tf.shape(labels)[0]
   num_microbatches = (num_examples + microbatch_size - 1) // microbatch_size
   padding = num_microbatches * microbatch_size - num_examples
   features, labels = _pad(features, padding), _pad(labels, padding)
+  divisor = tf.cast(num_examples, tf.float64)
+  clip = tf.cast(example_l2_norm_clip, tf.float64) / (
+    1 + sensitivity.relative_rounding(divisor, microbatch_size)
+  )
 
   def add_microbatch(index, totals):
     start = index * microbatch_size
@@ -125,15 +275,16 @@ def clipped_mean_gradient(
       features[start : start + microbatch_size],
       labels[start : start + microbatch_size],
       start + tf.range(microbatch_size) < num_examples,
-      example_l2_norm_clip,
+      clip,
     )
     return index + 1, [
-      total + addend for total, addend in zip(totals, sums, strict=True)
+      total + tf.cast(addend, tf.float64)
+      for total, addend in zip(totals, sums, strict=True)
     ]
 
   _, totals = tf.while_loop(
     lambda index, _: index < num_microbatches,
     add_microbatch,
-    (tf.constant(0), [tf.zeros_like(weight) for weight in weights]),
+    (tf.constant(0), [tf.zeros(w.shape, tf.float64) for w in weights]),
   )
-  return [total / tf.cast(num_examples, total.dtype) for total in list(totals)]
+  return [total / divisor for total in list(totals)]

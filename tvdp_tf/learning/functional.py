@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry  # No public name.
 
 
 @contextlib.contextmanager
@@ -39,6 +40,98 @@ def weights_replaced(
       attributes[name] = value
 
 
+@contextlib.contextmanager
+def _any_index(model: tf.keras.Model) -> Iterator[None]:
+  """Lets embeddings take the nearest index: a wrong one must not be an error.
+
+  An op that fails on an example's values would show them to everybody.
+  """
+  layers = [
+    module
+    for module in model.submodules
+    if type(module) is tf.keras.layers.Embedding
+  ]
+  for layer in layers:
+
+    def call(indices, *, layer=layer, original=layer.call):
+      indices = tf.cast(indices, tf.int32)
+      return original(tf.clip_by_value(indices, 0, layer.input_dim - 1))
+
+    vars(layer)['call'] = call
+  try:
+    yield
+  finally:
+    for layer in layers:
+      del vars(layer)['call']
+
+
+# Ops with a state that nobody reads out: the generator's.
+_RANDOM_OPS = frozenset(
+  (
+    *('CudnnRNN', 'CudnnRNNBackprop', 'CudnnRNNBackpropV2'),
+    *('CudnnRNNBackpropV3', 'CudnnRNNV2', 'CudnnRNNV3'),
+    *('Multinomial', 'ParameterizedTruncatedNormal', 'RandomGamma'),
+    *('RandomPoissonV2', 'RandomShuffle', 'RandomStandardNormal'),
+    *('RandomUniform', 'RandomUniformInt', 'TruncatedNormal'),
+  )
+)
+# They run the functions that they name, which are looked at themselves.
+_CALLING_OPS = frozenset(
+  (
+    *('Case', 'For', 'If', 'PartitionedCall', 'StatefulPartitionedCall'),
+    *('StatelessIf', 'StatelessWhile', 'StatelessCase', 'While'),
+  )
+)
+# What reads, shows or depends on more than its inputs, though TensorFlow does
+# not call it stateful; or fails on some values, which everybody would see.
+_OTHER_OPS = frozenset(
+  (
+    *('CheckNumerics', 'CheckNumericsV2', 'MatchingFiles'),
+    *('PyFuncStateless', 'ReadFile', 'WholeFileReaderV2'),
+  )
+)
+_FULL_TYPES = ('float32', 'float64', None)
+_HALF_TYPES = frozenset(
+  dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16)
+)
+
+
+def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
+  """The types of the ops of a graph and its functions, once they are checked.
+
+  Args:
+    name: What the graph is of, for the error.
+    graph_def: The graph.
+
+  Raises:
+    ValueError: If an op has a state that one example could leave to another,
+      computes in float16 or bfloat16, or can fail on the values of an example.
+  """
+  nodes = [
+    *graph_def.node,
+    *(node for f in graph_def.library.function for node in f.node_def),
+  ]
+  for node in nodes:
+    found = node.op in _OTHER_OPS
+    if node.op not in _RANDOM_OPS | _CALLING_OPS:
+      definition = op_def_registry.get(node.op)
+      found |= definition is not None and definition.is_stateful
+    if found:
+      raise ValueError(
+        f'{name} must be a function of its weights and of one example alone,'
+        f' got the op {node.op} ({node.name}), which keeps, shows or reads'
+        ' something else, or fails on some values'
+      )
+    for attribute in node.attr.values():
+      types = {attribute.type, *attribute.list.type}
+      if types & _HALF_TYPES:
+        raise ValueError(
+          f'{name} must compute in float32 or float64, got the op {node.op}'
+          f' ({node.name}) in float16 or bfloat16: no clip is proven for them'
+        )
+  return frozenset(node.op for node in nodes)
+
+
 class FunctionalModel:
   """A Keras model as a function (weights, features, training) -> outputs.
 
@@ -47,6 +140,8 @@ class FunctionalModel:
     initial_weights: The model's weights when it was wrapped, numpy arrays in
       the order of `trainable_weights`.
     features_spec: Spec of a batch of features, [None, ...].
+    ops: The types of the ops of its training graph.
+    is_random: Whether it draws random numbers in training.
   """
 
   def __init__(self, model: tf.keras.Model):
@@ -57,15 +152,26 @@ class FunctionalModel:
         weights, which are direct attributes of its layers.
 
     Raises:
-      ValueError: If the model has non-trainable weights, losses of its own, or
-        weights that are out of reach.
+      ValueError: If the model has non-trainable weights, losses of its own,
+        weights that are out of reach, or ops that `checked_ops` refuses; or if
+        it cannot be traced.
     """
     if model.non_trainable_weights:
       names = ', '.join(w.name for w in model.non_trainable_weights[:3])
       raise ValueError(
-        'model must have no non-trainable weights (batch normalisation shares '
-        f'statistics that no noise hides), got {names}'
+        'model must have no non-trainable weights (batch normalization shares '
+        'statistics that no noise hides; frozen layers belong into the data, '
+        f'as features), got {names}'
       )
+    for layer in model.submodules:
+      policy = getattr(layer, 'dtype_policy', None)
+      if policy is not None and policy.compute_dtype not in _FULL_TYPES:
+        raise ValueError(
+          'model must compute in float32 or float64, for which clipping is '
+          f'proven, got {policy.name} in layer {layer.name}'
+        )
+    if not model.trainable_weights:
+      raise ValueError('model must have trainable weights, got none')
     if model.losses:
       raise ValueError(
         'model must have no losses of its own (such as weight regularisation): '
@@ -80,10 +186,17 @@ class FunctionalModel:
     def trace(training):
       @tf.function(autograph=False)
       def call(weights, features):
-        with weights_replaced(model, weights):
+        with weights_replaced(model, weights), _any_index(model):
           return model(features, training=training)
 
-      return call.get_concrete_function(weights_spec, self.features_spec)
+      try:
+        return call.get_concrete_function(weights_spec, self.features_spec)
+      except Exception as error:  # Of any kind: it is the model's own code.
+        raise ValueError(
+          'model must be one that can be traced with tensors in the place of '
+          f'its weights, got {type(error).__name__}: '
+          f'{" ".join(str(error).split())[:200]}'
+        ) from error
 
     self._calls = {training: trace(training) for training in (False, True)}
     if self._calls[True].graph.captures:
@@ -92,6 +205,10 @@ class FunctionalModel:
         'model must keep each weight in an attribute of its layer, and use no '
         f'other state; one of these is not: {", ".join(held)}'
       )
+    for call in self._calls.values():
+      self.ops = checked_ops('model', call.graph.as_graph_def())
+    drawing = {op for op in _RANDOM_OPS if not op.startswith('Cudnn')}
+    self.is_random = bool(self.ops & drawing)
 
   def __call__(
     self,

@@ -8,8 +8,9 @@ over the whole batch serves norms and sum (Goodfellow, 2015; Lee and Kifer,
 2021; Bu et al., 2023). A convolution is a dense layer on patches whose
 gradients, one an example, are held for a microbatch.
 
-Several times faster than `clipping.vectorized_clipped_sum`, for models whose
-weights all belong to Dense and Conv2D layers.
+Several times faster than `clipping.vectorized_clipped_sum`, for models that are
+made of the layers, ops and losses listed here. All else is worked on one
+example at a time.
 """
 
 import contextlib
@@ -17,17 +18,68 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tvdp_tf.learning import clipping, functional
+from tvdp_tf.learning import clipping, functional, models
+
+_layers = tf.keras.layers
+_activations = tf.keras.activations
+
+# What the rows of a batch go through each by itself, whatever is in the others.
+_ACTIVATIONS = (
+  None,
+  _activations.elu,
+  _activations.exponential,
+  _activations.gelu,
+  _activations.hard_sigmoid,
+  _activations.linear,
+  _activations.mish,
+  _activations.relu,
+  _activations.selu,
+  _activations.sigmoid,
+  _activations.softmax,
+  _activations.softplus,
+  _activations.softsign,
+  _activations.swish,
+  _activations.tanh,
+)
+_WEIGHTLESS_LAYERS = (
+  *(_layers.InputLayer, _layers.Flatten, _layers.Reshape, _layers.Permute),
+  *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
+  *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
+  *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
+  *(_layers.Dropout, _layers.SpatialDropout2D, _layers.GaussianNoise),
+  *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
+  *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
+  *(_layers.Cropping2D, _layers.UpSampling2D),
+)
+# Others compare an output [n, k] with labels [n] by broadcasting: where n = k,
+# the labels of all examples with each.
+_LOSSES = (
+  tf.keras.losses.SparseCategoricalCrossentropy,
+  models.CrossEntropyLoss,
+  models.HingeLoss,
+)
+# What the graph of such a model is made of.
+_OPS = frozenset(
+  (
+    *('AddV2', 'AvgPool', 'BiasAdd', 'ConcatV2', 'Const', 'Conv2D', 'Elu'),
+    *('Erf', 'Exp', 'GreaterEqual', 'Identity', 'IdentityN', 'LeakyRelu'),
+    *('MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum', 'Mul', 'Pack'),
+    *('Pad', 'Placeholder', 'RandomStandardNormal', 'RandomUniform'),
+    *('RealDiv', 'Relu', 'Relu6', 'Reshape', 'ResizeNearestNeighbor', 'Selu'),
+    *('SelectV2', 'Shape', 'Sigmoid', 'Softmax', 'Softplus', 'Softsign'),
+    *('StridedSlice', 'Sub', 'Tanh', 'Transpose'),
+  )
+)
 
 
 def _is_dense(layer: tf.keras.layers.Layer) -> bool:
-  flat_inputs = len(layer.input_shape) == 2
-  return type(layer) is tf.keras.layers.Dense and flat_inputs
+  return type(layer) is _layers.Dense and len(layer.input_shape) == 2
 
 
 def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
   return (
-    type(layer) is tf.keras.layers.Conv2D
+    type(layer) is _layers.Conv2D
+    and len(layer.input_shape) == 4
     and layer.data_format == 'channels_last'
     and layer.groups == 1
     and layer.dilation_rate == (1, 1)
@@ -35,29 +87,80 @@ def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
-def _weighted_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
-  """The layers without sublayers that have weights, in order of the weights."""
-  leaves = [
-    module
-    for module in model.submodules
-    if isinstance(module, tf.keras.layers.Layer)
-    and module.trainable_weights
-    and not any(
-      isinstance(inner, tf.keras.layers.Layer) for inner in module.submodules
-    )
-  ]
-  place = {w.ref(): i for i, w in enumerate(model.trainable_weights)}
-  return sorted(leaves, key=lambda leaf: place[leaf.trainable_weights[0].ref()])
-
-
-def supports(model: functional.FunctionalModel) -> bool:
-  """Whether all weights belong to layers known here, each used once."""
-  layers = _weighted_layers(model.keras_model)
-  covered = [w.ref() for layer in layers for w in layer.trainable_weights]
+def _is_known(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is one whose rows are known to be independent."""
+  if layer.weights:
+    known = _is_dense(layer) or _is_convolution(layer)
+  else:
+    known = type(layer) in _WEIGHTLESS_LAYERS
+  shape = layer.output_shape
+  if isinstance(shape, list):
+    shape = shape[0]  # Of an input layer.
   return (
-    covered == [w.ref() for w in model.keras_model.trainable_weights]
-    and all(len(layer.inbound_nodes) == 1 for layer in layers)
-    and all(_is_dense(layer) or _is_convolution(layer) for layer in layers)
+    known
+    and layer.dtype_policy.name == 'float32'
+    and len(layer.inbound_nodes) == 1
+    and None not in shape[1:]
+    and getattr(layer, 'activation', None) in _ACTIVATIONS
+    # Nothing of the class is replaced in the object.
+    and not any(callable(vars(layer).get(name)) for name in ('call', '_call'))
+    and not (type(layer) is _layers.Concatenate and layer.axis == 0)
+  )
+
+
+def _weighted_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
+  """The layers that have weights, in order of the weights."""
+  place = {w.ref(): i for i, w in enumerate(model.trainable_weights)}
+  return sorted(
+    (layer for layer in model.layers if layer.trainable_weights),
+    key=lambda layer: place[layer.trainable_weights[0].ref()],
+  )
+
+
+def _is_known_model(model: tf.keras.Model) -> bool:
+  """Whether Keras itself runs the model, layer by layer."""
+  kind = type(model)
+  return (
+    kind.__module__.startswith('keras.src.engine.')
+    and kind.__name__ in ('Functional', 'Sequential')
+    and model._is_graph_network  # A Sequential may not be built yet.
+    and not callable(vars(model).get('call'))
+    and len(model.output_shape) == 2
+  )
+
+
+def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
+  reductions = tf.keras.losses.Reduction
+  return (
+    type(loss) in _LOSSES
+    and loss.reduction in (reductions.AUTO, reductions.SUM_OVER_BATCH_SIZE)
+    and getattr(loss, '_fn_kwargs', {}).get('ignore_class') is None
+  )
+
+
+def supports(
+  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
+) -> bool:
+  """Whether a model and its loss are made only of what is listed here.
+
+  A list, and not a search for what is wrong: a layer, an op, an activation or a
+  loss that nobody has looked at may mix the examples of a batch, so that one of
+  them moves the gradients of all. Layers are used once, on inputs of the ranks
+  whose gradients are known here, in float32, in no model within the model.
+  """
+  keras_model = model.keras_model
+  if not _is_known_model(keras_model):
+    return False
+  layers = keras_model.layers
+  covered = [
+    w.ref() for one in _weighted_layers(keras_model) for w in one.weights
+  ]
+  return (
+    covered == [w.ref() for w in keras_model.trainable_weights]
+    and all(map(_is_known, layers))
+    and model.features_spec.dtype == tf.float32
+    and model.ops <= _OPS
+    and _is_known_loss(loss)
   )
 
 
@@ -92,7 +195,7 @@ def _tapped(
 class _TappedModel:
   """The model as a function (weights, features, taps) -> (outputs, inputs)."""
 
-  def __init__(self, model: functional.FunctionalModel):
+  def __init__(self, model: functional.FunctionalModel, training: bool):
     keras_model = model.keras_model
     self.layers = _weighted_layers(keras_model)
     self._tap_shapes = [layer.output_shape[1:] for layer in self.layers]
@@ -104,7 +207,7 @@ class _TappedModel:
         functional.weights_replaced(keras_model, weights),
         _tapped(self.layers, taps, inputs),
       ):
-        outputs = keras_model(features, training=True)
+        outputs = keras_model(features, training=training)
       by_layer = {id(layer): value for layer, value in inputs}
       return outputs, [by_layer[id(layer)] for layer in self.layers]
 
@@ -119,12 +222,6 @@ class _TappedModel:
 
   def __call__(self, weights, features, taps):
     return self._call(list(weights), features, taps)
-
-
-def _squared(tensor: tf.Tensor) -> tf.Tensor:
-  """Squared norm of each example's part, [n]."""
-  axes = list(range(1, len(tensor.shape)))
-  return tf.reduce_sum(tf.square(tensor), axis=axes)
 
 
 def _padded(
@@ -162,19 +259,45 @@ def _kernel_gradients(
   return tf.concat(places, axis=1)
 
 
+def _dense_squares(
+  layers: Sequence[tf.keras.layers.Layer],
+  inputs: Sequence[tf.Tensor],
+  deltas: Sequence[tf.Tensor],
+) -> tf.Tensor:
+  """Squared norms of the gradients of dense layers together, or a bit more."""
+  # Of the bias, whose gradient is delta itself.
+  ones = tf.constant([[1.0 * layer.use_bias] for layer in layers], tf.float64)
+  return tf.reduce_sum(
+    clipping.stacked_squared_norms(deltas)
+    * (clipping.stacked_squared_norms(inputs) + ones),
+    axis=0,
+  )
+
+
 def ghost_clipped_sum(
-  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
+  model: functional.FunctionalModel,
+  loss: tf.keras.losses.Loss,
+  training: bool = True,
 ) -> clipping.ClippedSum:
   """The sum of clipped gradients of a model that this module `supports`.
 
   Args:
     model: The model.
     loss: Keras loss of (labels [n], outputs [n, ...]), averaged over n.
+    training: Keras's `training` argument.
 
   Returns:
     As `clipping.vectorized_clipped_sum`.
+
+  Raises:
+    ValueError: If the model or the loss is not supported.
   """
-  tapped = _TappedModel(model)
+  if not supports(model, loss):
+    raise ValueError(
+      'model must be made of the layers that ghost clipping knows, got '
+      f'{model.keras_model.name}'
+    )
+  tapped = _TappedModel(model, training)
 
   def clipped_sum(weights, features, labels, present, clip):
     num_examples = tf.shape(labels)[0]
@@ -186,39 +309,46 @@ def ghost_clipped_sum(
     deltas = tape.gradient(
       total, taps, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
-    squares = []
-    kernels: list[tf.Tensor | None] = []
+    # What is added up is what the norms are of, to the bit: of a convolution,
+    # each example's gradients.
+    explicit: list[list[tf.Tensor]] = []
+    squares: list[tf.Tensor] = []
     for layer, value, delta in zip(tapped.layers, inputs, deltas, strict=True):
-      if _is_dense(layer):
-        kernels.append(None)
-        squares.append(_squared(value) * _squared(delta))
-        bias_delta = delta
-      else:
-        kernels.append(_kernel_gradients(layer, value, delta))
-        squares.append(_squared(kernels[-1]))
-        bias_delta = tf.reduce_sum(delta, axis=[1, 2])
-      if layer.use_bias:
-        squares.append(_squared(bias_delta))
-    used, scales = clipping.scales(tf.sqrt(tf.add_n(squares)), present, clip)
+      parts = []
+      if not _is_dense(layer):
+        parts.append(_kernel_gradients(layer, value, delta))
+        if layer.use_bias:
+          parts.append(tf.reduce_sum(delta, axis=[1, 2]))
+        squares += map(clipping.squared_norms, parts)
+      explicit.append(parts)
+    dense = [
+      (layer, value, delta)
+      for layer, value, delta in zip(tapped.layers, inputs, deltas, strict=True)
+      if _is_dense(layer)
+    ]
+    if dense:
+      squares.append(_dense_squares(*zip(*dense, strict=True)))
+    used, scales = clipping.scales(tf.add_n(squares), present, clip)
 
     def kept(tensor):
       shape = [-1] + [1] * (len(tensor.shape) - 1)
       return tf.where(tf.reshape(used, shape), tensor, 0)
 
     sums = []
-    for layer, value, delta, kernel in zip(
-      tapped.layers, inputs, deltas, kernels, strict=True
+    for layer, value, delta, parts in zip(
+      tapped.layers, inputs, deltas, explicit, strict=True
     ):
-      shape = [-1] + [1] * (len(delta.shape) - 1)
-      scaled = kept(delta) * tf.reshape(scales, shape)
-      if kernel is None:
-        sums.append(tf.matmul(kept(value), scaled, transpose_a=True))
+      if parts:
+        of_layer = [tf.tensordot(scales, kept(part), 1) for part in parts]
       else:
-        total_kernel = tf.tensordot(scales, kept(kernel), 1)
-        sums.append(tf.reshape(total_kernel, layer.kernel.shape))
-      if layer.use_bias:
-        axes = list(range(len(delta.shape) - 1))
-        sums.append(tf.reduce_sum(scaled, axis=axes))
+        scaled = kept(delta) * scales[:, tf.newaxis]
+        of_layer = [tf.matmul(kept(value), scaled, transpose_a=True)]
+        if layer.use_bias:
+          of_layer.append(tf.reduce_sum(scaled, axis=0))
+      sums += [
+        tf.reshape(total, weight.shape)
+        for total, weight in zip(of_layer, layer.trainable_weights, strict=True)
+      ]
     return sums
 
   return clipped_sum

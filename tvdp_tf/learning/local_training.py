@@ -117,10 +117,14 @@ def repeat(
   step: Callable[[int | tf.Tensor, list[tf.Tensor]], list[tf.Tensor]],
   weights: Weights,
   num_steps: int,
+  most_unrolled: int = _MAX_UNROLLED_STEPS,
 ) -> list[tf.Tensor]:
-  """Applies `step(index, weights)` for index = 0 to num_steps - 1."""
+  """Applies `step(index, weights)` for index = 0 to num_steps - 1.
+
+  In a loop of TensorFlow, unless there are at most `most_unrolled`.
+  """
   current = list(weights)
-  if num_steps <= _MAX_UNROLLED_STEPS:
+  if num_steps <= most_unrolled:
     for index in range(num_steps):
       current = step(index, current)
     return current

@@ -134,14 +134,35 @@ def build_cnn(
   )
 
 
+class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
+  """The cross-entropy of a softmax of scores [n, classes] and labels [n].
+
+  A label that is no class has no gradient. TensorFlow's own op fails on it, and
+  its message shows the labels of all examples.
+  """
+
+  def __init__(self):
+    super().__init__(from_logits=True)
+
+  def call(self, labels, scores):
+    """The loss of each example, [n]."""
+    labels = tf.reshape(labels, [-1])
+    known = tf.logical_and(labels >= 0, labels < scores.shape[-1])
+    return super().call(
+      tf.where(known, labels, tf.zeros_like(labels)),
+      tf.where(known[:, tf.newaxis], scores, tf.zeros_like(scores)),
+    )
+
+
 def _cross_entropy() -> tf.keras.losses.Loss:
-  return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  return CrossEntropyLoss()
 
 
-class _Hinge(tf.keras.losses.Loss):
+class HingeLoss(tf.keras.losses.Loss):
   """mean(max(0, 1 - y s)), y = -1 or +1 for labels 0 and 1."""
 
   def call(self, labels, scores):
+    """The loss of each example, [n], of labels [n] and scores [n, 1]."""
     signs = 2 * tf.cast(tf.reshape(labels, [-1]), scores.dtype) - 1
     return tf.nn.relu(1 - signs * tf.squeeze(scores, axis=-1))
 
@@ -151,7 +172,7 @@ MODELS = {
   for spec in (
     ModelSpec(name='mlp', build=build_mlp, loss=_cross_entropy()),
     ModelSpec(
-      name='svm', build=build_svm, loss=_Hinge(), l2_regularization=1e-3
+      name='svm', build=build_svm, loss=HingeLoss(), l2_regularization=1e-3
     ),
     ModelSpec(name='cnn', build=build_cnn, loss=_cross_entropy()),
   )
@@ -178,7 +199,7 @@ def find(name: str) -> ModelSpec:
       f'file, got {name!r}'
     )
   outputs = _load(path).output_shape[-1]
-  loss = _Hinge() if outputs == 1 else _cross_entropy()
+  loss = HingeLoss() if outputs == 1 else _cross_entropy()
   return ModelSpec(name, functools.partial(_from_file, path), loss)
 
 

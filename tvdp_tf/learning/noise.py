@@ -10,20 +10,29 @@ keys never share a counter block.
 
 Philox is a statistical generator, not a cryptographic one, and binary
 floating-point noise has known side channels: README, "What is not protected".
+Neither is so of the discrete noise that `perturb` can add in its place.
 """
 
 import math
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate
+from tvdp_tf.learning import discrete_gaussian
 
 NOISE_KEY_SPEC = tf.TensorSpec([2], tf.int64)
 
 _PHILOX = 1  # `alg` of the stateless random ops.
+
+# sqrt(-2 ln 2^-106): the largest absolute value of a drawn normal.
+LARGEST_NORMAL = math.sqrt(2 * 106 * math.log(2))
+
+# Further draws with a key would be the first ones again.
+MOST_RELEASES = 2**24
 
 # In a seeded key, in the place of a client.
 SERVER = 2**32 - 1
@@ -80,9 +89,12 @@ def system_noise_key() -> tf.Tensor:
 
 
 def _bits(
-  noise_key: tf.Tensor, pairs: int | tf.Tensor, release: int | tf.Tensor
+  noise_key: tf.Tensor,
+  pairs: int | tf.Tensor,
+  release: int | tf.Tensor,
+  words: int = 2,
 ) -> tf.Tensor:
-  """Philox's stream of a key, uint64 [2, pairs]."""
+  """The beginning of Philox's stream of a key, uint64 [words, pairs]."""
   key = tf.bitcast(noise_key, tf.uint64)
   # The second word goes into the high half of Philox's counter, the release
   # into the top of the low half, whose rest counts the blocks of one draw.
@@ -90,7 +102,7 @@ def _bits(
     tf.cast(release, tf.uint64), tf.constant(40, tf.uint64)
   )
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
-    shape=[2, pairs],
+    shape=[words, pairs],
     key=key[:1],
     counter=tf.stack([start, key[1]]),
     alg=_PHILOX,
@@ -129,15 +141,33 @@ def _cosine(quadrants: tf.Tensor) -> tf.Tensor:
   return tf.clip_by_value(sums, 0.0, 1.0)
 
 
+def _radius(
+  uniforms: tf.Tensor, finer: tf.Tensor, least: float = 2.0**-53
+) -> tf.Tensor:
+  """sqrt(-2 ln u) for uniforms in (0, 1], multiples of `least`.
+
+  Args:
+    uniforms: float64 [pairs].
+    finer: float64 [pairs], uniforms in (0, 1] for the place within the last
+      interval, from 0 to `least`.
+    least: The step.
+  """
+  is_last = tf.equal(uniforms, tf.constant(least, tf.float64))
+  uniforms = tf.where(is_last, uniforms * finer, uniforms)
+  return tf.sqrt(-2.0 * tf.math.log(uniforms))
+
+
 def standard_normal(
   noise_key: tf.Tensor, size: int | tf.Tensor, release: int | tf.Tensor = 0
 ) -> tf.Tensor:
   """Draws `size` independent N(0, 1) values by Box and Muller's transform.
 
-  The transform works in float64 on 53-bit uniforms, so values reach 8.5
-  standard deviations before the tail is cut. The angle is drawn in the first
-  quadrant, and each coordinate gets a sign of its own. The sine comes from the
-  cosine: its error is below 2e-8, and below 2e-15 but for one angle in ten.
+  The transform works in float64. The radius comes from 53 bits, and from 53
+  more where the first are all ones, so that values reach `LARGEST_NORMAL`,
+  12.1 standard deviations, before the tail is cut; what is cut counts as part
+  of delta (`privacy.noise_distance`). The angle is drawn in the first quadrant,
+  and each coordinate gets a sign of its own. The sine comes from the cosine:
+  its error is below 2e-8, and below 2e-15 but for one angle in ten.
 
   Args:
     noise_key: int64 tensor [2]; the stream is a pure function of it.
@@ -147,12 +177,13 @@ def standard_normal(
   Returns:
     float64 tensor [size].
   """
-  bits = _bits(noise_key, (size + 1) // 2, release)
+  pairs = (size + 1) // 2
+  bits = _bits(noise_key, pairs, release, words=3)
   uniforms = _uniforms(bits)
-  radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniforms[0]))
+  radius = _radius(1.0 - uniforms[0], 1.0 - uniforms[2])
   cosine = _cosine(uniforms[1])
   sine = tf.sqrt((1.0 - cosine) * (1.0 + cosine))
-  normal = _signed(radius * tf.stack([cosine, sine]), bits)
+  normal = _signed(radius * tf.stack([cosine, sine]), bits[:2])
   return tf.reshape(normal, [-1])[:size]
 
 
@@ -175,7 +206,88 @@ def standard_laplace(
   return (logs[0] - logs[1]) / np.sqrt(2.0)
 
 
-DISTRIBUTIONS = {'gaussian': standard_normal, 'laplace': standard_laplace}
+GAUSSIAN = 'gaussian'
+LAPLACE = 'laplace'
+DISCRETE_GAUSSIAN = 'discrete_gaussian'
+CONTINUOUS = {GAUSSIAN: standard_normal, LAPLACE: standard_laplace}
+DISTRIBUTIONS = (*CONTINUOUS, DISCRETE_GAUSSIAN)
+
+# What is added to discrete noise is below it, lest a sum overflow.
+_MOST_STEPS = 2.0**61
+
+
+def _grid(noise_stddev: tf.Tensor) -> tf.Tensor:
+  """The step of which the noise's standard deviation is a fixed multiple."""
+  stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
+  return tf.cast(stddev, tf.float64) / discrete_gaussian.GRID_STDDEV
+
+
+def _steps(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
+  steps = tf.cast(value, tf.float64) / _grid(noise_stddev)
+  return tf.clip_by_value(steps, -_MOST_STEPS, _MOST_STEPS)
+
+
+def truncated(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
+  """A value in steps of the grid of discrete noise, cut off towards zero.
+
+  It is no longer than before, in any norm: sums of such integers are exact, and
+  a clip of what is summed is the sensitivity of the sum.
+
+  Args:
+    value: Float tensor, finite.
+    noise_stddev: Scalar, of the noise that the sum will get.
+
+  Returns:
+    int64 tensor.
+  """
+  # The quotient is rounded: it may be a bit longer than the true one.
+  steps = _steps(value, noise_stddev) * (1 - 2.0**-51)
+  return tf.cast(steps, tf.int64)  # Towards zero.
+
+
+def _perturb_discretely(
+  tensors: Sequence[tf.Tensor],
+  noise_stddev: tf.Tensor,
+  noise_key: tf.Tensor,
+  release: int | tf.Tensor,
+) -> list[tf.Tensor]:
+  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
+  drawn = tf.split(
+    discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release), sizes
+  )
+  steps = [
+    tensor
+    if tensor.dtype == tf.int64
+    else tf.cast(tf.round(_steps(tensor, noise_stddev)), tf.int64)
+    for tensor in tensors
+  ]
+  # What follows the sum of integers is a function of it: post-processing.
+  return [
+    tf.cast(
+      tf.cast(tf.reshape(noise, step.shape) + step, tf.float64)
+      * _grid(noise_stddev),
+      tf.float64 if tensor.dtype == tf.int64 else tensor.dtype,
+    )
+    for tensor, noise, step in zip(tensors, drawn, steps, strict=True)
+  ]
+
+
+def rounding_of_grid(size: int, noise_multiplier: Any) -> Any:
+  """How much `perturb` may add to a sensitivity by rounding to its grid.
+
+  Two neighbours' tensors of `size` values are rounded by half a step each, so
+  that they are sqrt(size) steps further apart at most; of the 2^31 /
+  noise_multiplier steps that the sensitivity has.
+
+  Args:
+    size: Number of values of the release.
+    noise_multiplier: Standard deviation of the noise over the sensitivity, a
+      number or a float64 tensor.
+
+  Returns:
+    The share of the sensitivity.
+  """
+  return math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV
 
 
 def perturb(
@@ -183,23 +295,31 @@ def perturb(
   noise_stddev: tf.Tensor,
   noise_key: tf.Tensor,
   release: int | tf.Tensor = 0,
-  distribution: str = 'gaussian',
+  distribution: str = GAUSSIAN,
 ) -> list[tf.Tensor]:
   """Adds N(0, noise_stddev**2 I), as in the paper's eq-noised-parameter.
 
+  With distribution 'discrete_gaussian' the values are rounded to a grid of
+  2^-31 standard deviations, and the noise is a discrete Gaussian on it: exact,
+  from ChaCha20, and without a trace of the value in its low bits. The rounding
+  adds to the sensitivity (`rounding_of_grid`), except to integers.
+
   Args:
-    tensors: Float tensors of static shapes: one release.
+    tensors: Float tensors of static shapes: one release. With discrete noise,
+      int64 tensors are taken for steps of the grid (`truncated`).
     noise_stddev: Scalar, standard deviation of every added value.
     noise_key: int64 tensor [2].
     release: As in `standard_normal`; a pair of key and release is used once.
-    distribution: A key of `DISTRIBUTIONS`.
+    distribution: One of `DISTRIBUTIONS`.
 
   Returns:
-    The perturbed tensors, of the same shapes and dtypes.
+    The perturbed tensors, of the same shapes and dtypes; float64 for integers.
   """
-  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
-  standard = DISTRIBUTIONS[distribution](noise_key, sum(sizes), release)
+  if distribution == DISCRETE_GAUSSIAN:
+    return _perturb_discretely(tensors, stddev, noise_key, release)
+  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
+  standard = CONTINUOUS[distribution](noise_key, sum(sizes), release)
   noise = tf.cast(stddev, tf.float64) * standard
   return [
     tensor + tf.cast(tf.reshape(part, tensor.shape), tensor.dtype)

@@ -9,7 +9,32 @@ the paper's is not.
 
 import tensorflow as tf
 
+from tvdp_tf import _validate
 from tvdp_tf.learning import clipping, local_training, noise
+
+
+def _share_of_grid(
+  weights: local_training.Weights,
+  labels: tf.Tensor,
+  clip: tf.Tensor,
+  noise_stddev: tf.Tensor,
+) -> tf.Tensor:
+  """`noise.rounding_of_grid` of the mean gradient; an error if above a half.
+
+  Of public numbers alone.
+  """
+  size = sum(weight.shape.num_elements() for weight in weights)
+  sensitivity = 2 * clip / tf.cast(tf.shape(labels)[0], tf.float64)
+  share = noise.rounding_of_grid(
+    size, tf.cast(noise_stddev, tf.float64) / sensitivity
+  )
+  fits = tf.debugging.assert_less_equal(
+    share,
+    tf.constant(0.5, tf.float64),
+    message='the noise multiplier is too large for discrete noise',
+  )
+  with tf.control_dependencies([] if fits is None else [fits]):
+    return tf.identity(share)
 
 
 def private_local_steps(
@@ -25,6 +50,7 @@ def private_local_steps(
   noise_key: tf.Tensor,
   l2_regularization: float = 0.0,
   microbatch_size: int = clipping.MICROBATCH_SIZE,
+  noise_distribution: str = noise.GAUSSIAN,
 ) -> list[tf.Tensor]:
   """Runs `num_steps` gradient steps, each on a fresh noisy mean gradient.
 
@@ -33,7 +59,8 @@ def private_local_steps(
     weights: Float tensors, the global model w(m-1).
     features: Tensor [n, ...], all of the client's examples.
     labels: Tensor [n].
-    num_steps: tau, at least 1: as many releases.
+    num_steps: tau, at least 1 and at most `noise.MOST_RELEASES`: as many
+      releases.
     learning_rate: eta.
     example_l2_norm_clip: C_g.
     noise_stddev: Scalar, standard deviation of the noise on each value of the
@@ -42,27 +69,44 @@ def private_local_steps(
     l2_regularization: lambda of lambda/2 ||w||^2, whose gradient is added after
       the noise.
     microbatch_size: How many examples are worked on at a time.
+    noise_distribution: As of `noise.perturb`. The rounding of discrete noise is
+      taken off the clip.
 
   Returns:
     The local model, tensors of the shapes and dtypes of `weights`.
+
+  Raises:
+    ValueError: If there are too many steps.
   """
+  _validate.integer('local_steps', num_steps, 1, noise.MOST_RELEASES)
+  clip = tf.constant(example_l2_norm_clip, tf.float64)
+  if noise_distribution == noise.DISCRETE_GAUSSIAN:
+    clip *= 1 - _share_of_grid(weights, labels, clip, noise_stddev)
 
   def step(index, current):
+    # In float64, noise included.
     gradients = noise.perturb(
       clipping.clipped_mean_gradient(
         clipped_sum,
         current,
         features,
         labels,
-        example_l2_norm_clip=example_l2_norm_clip,
+        example_l2_norm_clip=clip,
         microbatch_size=microbatch_size,
       ),
       noise_stddev,
       noise_key,
       release=index,
+      distribution=noise_distribution,
     )
     return local_training.descend(
-      current, gradients, learning_rate, l2_regularization
+      current,
+      [tf.cast(g, w.dtype) for g, w in zip(gradients, current, strict=True)],
+      learning_rate,
+      l2_regularization,
     )
 
+  if noise_distribution == noise.DISCRETE_GAUSSIAN:
+    # Its sampler is a graph of a thousand ops.
+    return local_training.repeat(step, weights, num_steps, most_unrolled=1)
   return local_training.repeat(step, weights, num_steps)

@@ -30,6 +30,7 @@ from tvdp_tf.privacy.ledger import (
   LedgerError,
   LedgerHeader,
   LedgerRecord,
+  LedgerRun,
   NoiseReuseError,
   PrivacyLedger,
   laplace_epsilon_of_release,
@@ -55,6 +56,11 @@ from tvdp_tf.privacy.planning import (
 )
 from tvdp_tf.privacy.refinement import new_maximum_rounds, refine_stddev
 from tvdp_tf.privacy.schedule import GeometricSchedule
+from tvdp_tf.privacy.selection import (
+  best_of_runs_epsilon,
+  calibrate_best_of_runs,
+  draw_number_of_runs,
+)
 from tvdp_tf.privacy.sensitivity import (
   SensitivityRule,
   gradient_rule,
@@ -76,6 +82,7 @@ __all__ = [
   'LedgerError',
   'LedgerHeader',
   'LedgerRecord',
+  'LedgerRun',
   'NoiseReuseError',
   'OptimalPlan',
   'OptimalRounds',
@@ -83,8 +90,10 @@ __all__ = [
   'PrivacyStatement',
   'SensitivityRule',
   'audit_ledger',
+  'best_of_runs_epsilon',
   'bound_derivative',
   'calibrate',
+  'calibrate_best_of_runs',
   'contraction',
   'convergence_bound',
   'convergence_terms',
@@ -92,6 +101,7 @@ __all__ = [
   'descent_coefficient',
   'divergence_gap',
   'divergence_gap_derivative',
+  'draw_number_of_runs',
   'gaussian_delta',
   'gaussian_epsilon',
   'gaussian_noise_multiplier',

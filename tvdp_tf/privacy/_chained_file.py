@@ -16,18 +16,26 @@ What `append` has returned for survives a kill and a power cut:
 A crash in between leaves a file that opens: an unfinished line is dropped,
 because its `append` never returned, and a complete one beyond the head is kept.
 
+A file has one writer, which holds its lock as long as it is open; or it is
+opened `shared`, by any number of processes of one machine. Then each holds the
+lock for a line at a time (`locked`), reads and verifies what the others have
+appended since, and mends what one of them left that was killed.
+
 Whoever can write both files can rewrite history, or put back both files of an
 earlier day. Only a copy of `head_hash` kept elsewhere tells.
 """
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
 import hashlib
 import json
 import os
+import random
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tvdp_tf import errors
@@ -36,6 +44,9 @@ _DOMAIN = b'tvdp_tf chained line v1\0'
 _FIRST_HASH = '0' * 64
 _SUFFIX = re.compile(rb',"hash":"([0-9a-f]{64})"\}')
 _SUFFIX_LENGTH = len(',"hash":""}') + 64
+# A line takes milliseconds: who holds the lock for longer is no other writer of
+# lines, but has the file for itself, or hangs.
+_LOCK_SECONDS = 60.0
 _HEAD = re.compile(rb'\{"count":([1-9][0-9]{0,17}),"hash":"([0-9a-f]{64})"\}\n')
 
 
@@ -156,24 +167,7 @@ def read(path: str | os.PathLike) -> Chain:
   if data is None:
     raise LedgerError(f'{path}: {os.strerror(errno.ENOENT)}')
   *lines, torn = data.split(b'\n')
-  payloads: list[dict[str, Any]] = []
-  digest = _FIRST_HASH
-  for number, line in enumerate(lines, start=1):
-    try:
-      payload, digest = _verify_line(digest, line)
-    except LedgerError as error:
-      raise LedgerError(f'{path}: line {number}: {error}') from None
-    payloads.append(payload)
-    if head is not None and number == head[0] and digest != head[1]:
-      raise LedgerError(
-        f'{path}: line {number}: its hash is not the one in {path}.head: one'
-        ' of the two files was edited'
-      )
-  if head is not None and len(lines) < head[0]:
-    raise LedgerError(
-      f'{path}: line {len(lines) + 1}: missing: {path}.head counts'
-      f' {head[0]} lines, so that the end was cut off'
-    )
+  payloads, digest = _verify_lines(path, lines, 0, _FIRST_HASH, head)
   if not lines:
     raise LedgerError(f'{path}: line 1: missing: the file holds no whole line')
   return Chain(
@@ -183,6 +177,50 @@ def read(path: str | os.PathLike) -> Chain:
     size=len(data) - len(torn),
     torn=len(torn),
   )
+
+
+def _verify_lines(
+  path: str,
+  lines: Sequence[bytes],
+  before: int,
+  digest: str,
+  head: tuple[int, str] | None,
+) -> tuple[list[dict[str, Any]], str]:
+  """Verifies the end of a file.
+
+  Args:
+    path: The file, for errors.
+    lines: The complete lines at its end, without their line feeds.
+    before: How many lines there are before them, verified.
+    digest: Hash of the last of these.
+    head: What the head holds, if there is one.
+
+  Returns:
+    Their payloads, and the hash of the last line.
+
+  Raises:
+    LedgerError: If a line is wrong, or the head contradicts them.
+  """
+  payloads: list[dict[str, Any]] = []
+  for number, line in enumerate([None, *lines], start=before):
+    if line is not None:
+      try:
+        payload, digest = _verify_line(digest, line)
+      except LedgerError as error:
+        raise LedgerError(f'{path}: line {number}: {error}') from None
+      payloads.append(payload)
+    if head is not None and number == head[0] and digest != head[1]:
+      raise LedgerError(
+        f'{path}: line {number}: its hash is not the one in {path}.head: one'
+        ' of the two files was edited'
+      )
+  count = before + len(lines)
+  if head is not None and count < head[0]:
+    raise LedgerError(
+      f'{path}: line {count + 1}: missing: {path}.head counts'
+      f' {head[0]} lines, so that the end was cut off'
+    )
+  return payloads, digest
 
 
 def _write(descriptor: int, data: bytes):
@@ -221,16 +259,37 @@ def _lock(path: str, descriptor: int):
     ) from None
 
 
-class ChainedFile:
-  """A file that this object alone appends to, until it is closed.
+def _lock_in_turn(path: str, descriptor: int):
+  """As `_lock`, but waits for others to end their lines."""
+  deadline = time.monotonic() + _LOCK_SECONDS
+  while True:
+    try:
+      return _lock(path, descriptor)
+    except LedgerError:
+      if time.monotonic() > deadline:
+        raise
+    # At random, lest two wait for each other's beat.
+    time.sleep(random.uniform(0.0005, 0.005))
 
-  Made by `create` or `open`. It holds an exclusive lock; a child made by fork
-  shares that lock and must not use the object. Not thread-safe.
+
+def _unlock(descriptor: int):
+  fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+class ChainedFile:
+  """A file that this object appends to: alone until it is closed, or in turn.
+
+  Made by `create` or `open`. A child made by fork shares its lock and must not
+  use the object. Not thread-safe.
   """
 
-  def __init__(self, path: str, descriptor: int, chain: Chain):
+  def __init__(
+    self, path: str, descriptor: int, chain: Chain, shared: bool = False
+  ):
     self._path = path
     self._descriptor = descriptor
+    self._shared = shared
+    self._locked = not shared
     self._hash = chain.last_hash
     self._count = len(chain.payloads)
     self._size = chain.size
@@ -238,12 +297,20 @@ class ChainedFile:
 
   @classmethod
   def create(
-    cls, path: str | os.PathLike, payload: Mapping[str, Any]
+    cls,
+    path: str | os.PathLike,
+    payload: Mapping[str, Any],
+    shared: bool = False,
   ) -> 'ChainedFile':
     """Makes a file whose first line is `payload`.
 
     The file appears under its name complete and with its head, or not at all;
     a creation that was interrupted can be tried again.
+
+    Args:
+      path: The file.
+      payload: A JSON object.
+      shared: Whether others may append to it besides.
 
     Raises:
       LedgerError: If there is such a file, or the head of one that is gone.
@@ -255,7 +322,10 @@ class ChainedFile:
     descriptor = -1
     try:
       descriptor = os.open(path + '.new', flags, 0o644)
-      _lock(path, descriptor)
+      if shared:
+        _lock_in_turn(path, descriptor)
+      else:
+        _lock(path, descriptor)
       # Again: whoever held the lock before may have created it.
       _refuse_existing(path)
       os.ftruncate(descriptor, 0)
@@ -264,74 +334,162 @@ class ChainedFile:
       _write_head(path, 1, digest)
       os.rename(path + '.new', path)
       _sync_folder(path)
+      if shared:
+        _unlock(descriptor)
     except BaseException as error:
       if descriptor >= 0:
         os.close(descriptor)
       if isinstance(error, OSError):
         raise _unusable(path, error) from error
       raise
-    return cls(path, descriptor, Chain([{}], digest, 1, len(line), 0))
+    chain = Chain([{}], digest, 1, len(line), 0)
+    return cls(path, descriptor, chain, shared)
 
   @classmethod
-  def open(cls, path: str | os.PathLike) -> tuple['ChainedFile', Chain]:
+  def open(
+    cls, path: str | os.PathLike, shared: bool = False
+  ) -> tuple['ChainedFile', Chain]:
     """Opens a file to append to it, and repairs what a crash left.
 
     An unfinished last line is dropped; complete lines beyond the head are made
     durable and the head is brought up to them.
+
+    Args:
+      path: The file.
+      shared: Whether others may append to it besides.
 
     Returns:
       The file, and what it holds.
 
     Raises:
       LedgerError: As `read`; if the file has no head, so that it may have been
-        cut short; or if it is open for writing already.
+        cut short; or if it is open for writing already, by one that does not
+        share it.
     """
     path = os.fspath(path)
     descriptor = -1
     try:
       descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-      _lock(path, descriptor)
+      if shared:
+        _lock_in_turn(path, descriptor)
+      else:
+        _lock(path, descriptor)
       chain = read(path)
       if chain.head_count is None:
-        raise LedgerError(
-          f'{path}: {path}.head is missing, so that lines may have been cut off'
-          ' the end: it is not appended to'
-        )
-      if chain.torn:
-        os.ftruncate(descriptor, chain.size)
-      if chain.torn or len(chain.payloads) > chain.head_count:
-        os.fsync(descriptor)
-        _write_head(path, len(chain.payloads), chain.last_hash)
+        raise _headless(path)
+      _mend(
+        path,
+        descriptor,
+        chain.size,
+        chain.torn,
+        (len(chain.payloads), chain.last_hash),
+        chain.head_count,
+      )
+      if shared:
+        _unlock(descriptor)
     except BaseException as error:
       if descriptor >= 0:
         os.close(descriptor)
       if isinstance(error, OSError):
         raise _unusable(path, error) from error
       raise
-    return cls(path, descriptor, chain), chain
+    return cls(path, descriptor, chain, shared), chain
 
   @property
   def path(self) -> str:
     return self._path
 
   @property
+  def shared(self) -> bool:
+    """Whether others may append besides."""
+    return self._shared
+
+  @property
   def head_hash(self) -> str:
     """Hash of the last line: kept elsewhere, it pins all that was written."""
     return self._hash
 
+  @contextlib.contextmanager
+  def locked(self) -> Iterator[list[dict[str, Any]]]:
+    """Within it nobody else appends; a shared file is appended to within it.
+
+    Yields:
+      The payloads of the lines that others have appended since.
+
+    Raises:
+      LedgerError: If the file is closed; if what others have left is no
+        continuation of what was there, or the file cannot be read: this object
+        is unusable then; or if somebody keeps the file locked.
+    """
+    if self._locked:
+      yield []
+      return
+    self._check_usable()
+    _lock_in_turn(self._path, self._descriptor)
+    self._locked = True
+    try:
+      # Until all is read: an interrupt below leaves it unusable.
+      self._usable = False
+      payloads = self._read_on()
+      self._usable = True
+      yield payloads
+    finally:
+      self._locked = False
+      if self._descriptor >= 0:
+        _unlock(self._descriptor)
+
+  def _read_on(self) -> list[dict[str, Any]]:
+    """Verifies and takes in what others have appended; mends what they left."""
+    try:
+      size = self._size_now()
+      if size < self._size:
+        raise LedgerError(f'{self._path}: was changed by another program')
+      data = b''
+      while len(data) < size - self._size:
+        data += os.pread(
+          self._descriptor,
+          size - self._size - len(data),
+          self._size + len(data),
+        )
+      head = _read_head(self._path)
+      if head is None:
+        raise _headless(self._path)
+      *lines, torn = data.split(b'\n')
+      payloads, digest = _verify_lines(
+        self._path, lines, self._count, self._hash, head
+      )
+      if head[0] < self._count:
+        raise LedgerError(
+          f'{self._path}.head: was put back to line {head[0]}, of at least'
+          f' {self._count}'
+        )
+      count = self._count + len(lines)
+      whole = size - len(torn)
+      _mend(
+        self._path,
+        self._descriptor,
+        whole,
+        len(torn),
+        (count, digest),
+        head[0],
+      )
+    except OSError as error:
+      raise _unusable(self._path, error) from error
+    self._hash, self._count, self._size = digest, count, whole
+    return payloads
+
   def append(self, payload: Mapping[str, Any]):
     """Adds a line; when this returns, the line is on the disk.
+
+    A shared file must be `locked`.
 
     Raises:
       LedgerError: If the file is closed, was changed by something else, or
         cannot be written. Whether the line is in the file is then known only
         when it is opened again, and this object takes no further line.
     """
-    if not self._usable:
-      raise LedgerError(
-        f'{self._path}: is closed, or could not be written to before: open it'
-        ' again'
-      )
+    self._check_usable()
+    assert self._locked, 'a shared file is appended to within locked()'
     line, digest = chained_line(self._hash, payload)
     # Until all is done: an interrupt anywhere below leaves it unusable.
     self._usable = False
@@ -347,11 +505,26 @@ class ChainedFile:
     self._size += len(line)
     self._usable = True
 
+  def _check_usable(self):
+    if not self._usable:
+      raise LedgerError(
+        f'{self._path}: is closed, or could not be written to before: open it'
+        ' again'
+      )
+
   def _check_untouched(self):
-    """Lines written to a file that was moved away would be lost."""
-    ours, there = os.fstat(self._descriptor), os.stat(self._path)
-    if not os.path.samestat(ours, there) or there.st_size != self._size:
+    if self._size_now() != self._size:
       raise LedgerError(f'{self._path}: was changed by another program')
+
+  def _size_now(self) -> int:
+    """Bytes in the file, if it is still the one under its name.
+
+    Lines written to a file that was moved away would be lost.
+    """
+    ours, there = os.fstat(self._descriptor), os.stat(self._path)
+    if not os.path.samestat(ours, there):
+      raise LedgerError(f'{self._path}: was changed by another program')
+    return there.st_size
 
   def close(self):
     """Releases the lock; may be called again."""
@@ -359,6 +532,38 @@ class ChainedFile:
       os.close(self._descriptor)
     self._descriptor = -1
     self._usable = False
+
+
+def _headless(path: str) -> LedgerError:
+  return LedgerError(
+    f'{path}: {path}.head is missing, so that lines may have been cut off the'
+    ' end: it is not appended to'
+  )
+
+
+def _mend(
+  path: str,
+  descriptor: int,
+  size: int,
+  torn: int,
+  last: tuple[int, str],
+  head_count: int,
+):
+  """Mends what a crash left: drops a torn line, and brings up the head.
+
+  Args:
+    path: The file, locked.
+    descriptor: The same, open.
+    size: Bytes in complete lines.
+    torn: Bytes after them.
+    last: Number and hash of the last complete line.
+    head_count: How many lines the head vouches for.
+  """
+  if torn:
+    os.ftruncate(descriptor, size)
+  if torn or last[0] > head_count:
+    os.fsync(descriptor)
+    _write_head(path, *last)
 
 
 def _refuse_existing(path: str):

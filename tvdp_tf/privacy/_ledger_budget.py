@@ -14,8 +14,14 @@ So a schedule fits that is calibrated to the target either way, to the last
 bit, and no release more. Pure epsilons add up, as exact fractions.
 
 With Poisson sampling a round costs every client the same, whoever is drawn, and
-epsilon is the Renyi accountant's. Orders are chosen at the end, which is valid
-for noise fixed in advance and not for noise that depends on what was released.
+epsilon is the Renyi accountant's. In a ledger of one run the order is the best
+for it, chosen at the end: valid for noise that was fixed in advance, not for
+noise that depends on what was released. Several runs may depend on each other,
+as when settings are tuned; their rounds may differ in noise and sampling rate.
+For them the order a is fixed in the header: where the sum of the conditional
+Renyi divergences of order a stays below a fixed bound, whatever is released,
+that of all releases does (Feldman and Zrnic, 2021, theorem 3.1; Lecuyer, 2021).
+The bound is what converts to the target at that order.
 """
 
 import abc
@@ -27,7 +33,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tvdp_tf.privacy import _ledger_format as format_lib
-from tvdp_tf.privacy import _rdp, accounting, gaussian
+from tvdp_tf.privacy import _rdp, accounting, gaussian, noise_distance
 
 # Running sums are good to 1e-12 or so; within this much of the limit the
 # releases themselves are looked at.
@@ -70,7 +76,11 @@ class Budget(abc.ABC):
 
   @abc.abstractmethod
   def affordable(
-    self, clients: np.ndarray, amounts: np.ndarray, count: int
+    self,
+    clients: np.ndarray,
+    amounts: np.ndarray,
+    count: int,
+    rate: float = 1.0,
   ) -> np.ndarray:
     """Whether `count` more releases fit into the target; bool [k].
 
@@ -79,14 +89,23 @@ class Budget(abc.ABC):
       amounts: Noise multipliers or pure epsilons of one release, float64 [k]
         (or [1], for all).
       count: Releases of each client.
+      rate: Sampling rate of the release; 1 without sampling.
     """
 
   @abc.abstractmethod
-  def charge(self, clients: np.ndarray, amounts: np.ndarray, count: int):
+  def charge(
+    self,
+    clients: np.ndarray,
+    amounts: np.ndarray,
+    count: int,
+    rate: float = 1.0,
+  ):
     """Adds releases, whether or not they fit; arguments as `affordable`."""
 
   @abc.abstractmethod
-  def epsilon(self, client: int, amount: float = 0.0, count: int = 0) -> float:
+  def epsilon(
+    self, client: int, amount: float = 0.0, count: int = 0, rate: float = 1.0
+  ) -> float:
     """What a client has spent, with `count` more releases; rounded up."""
 
   @abc.abstractmethod
@@ -97,9 +116,11 @@ class Budget(abc.ABC):
 class ClientBudget(Budget):
   """Every client is charged for its own releases."""
 
-  def __init__(self, header: format_lib.LedgerHeader):
-    self._target = header.target_epsilon
-    self._delta = header.delta
+  def __init__(
+    self, header: format_lib.LedgerHeader, target: float, delta: float
+  ):
+    self._target = target
+    self._delta = delta
     self._laplace = header.accounting == format_lib.LAPLACE
     self._smallest = 0.0
     if not self._laplace and self._target < math.inf:
@@ -119,7 +140,8 @@ class ClientBudget(Budget):
       part = np.maximum(part, np.finfo(np.float64).tiny) * count
     return np.where(np.isnan(part), np.inf, part * (1 + 2.0**-48))
 
-  def affordable(self, clients, amounts, count):
+  def affordable(self, clients, amounts, count, rate=1.0):
+    del rate
     if self._target == math.inf:
       return np.ones(clients.shape, bool)
     amounts = np.broadcast_to(amounts, clients.shape)
@@ -131,7 +153,8 @@ class ClientBudget(Budget):
       fits[i] = self._epsilon(releases) <= self._target
     return fits
 
-  def charge(self, clients, amounts, count):
+  def charge(self, clients, amounts, count, rate=1.0):
+    del rate
     amounts = np.broadcast_to(amounts, clients.shape)
     cost = self._fraction(amounts, count)
     self._spent[clients] = (self._spent[clients] + cost) * (1 + 2.0**-50)
@@ -140,7 +163,8 @@ class ClientBudget(Budget):
       releases = self._releases.setdefault(client, {})
       releases[amount] = releases.get(amount, 0) + count
 
-  def epsilon(self, client, amount=0.0, count=0):
+  def epsilon(self, client, amount=0.0, count=0, rate=1.0):
+    del rate
     return self._epsilon(self._with(client, amount, count))
 
   def epsilons(self):
@@ -188,12 +212,14 @@ _FAST_ORDERS = np.array([*range(2, 65), 128, 256, 512, 1024], np.float64)
 
 
 class PoissonBudget(Budget):
-  """Every round is charged to every client at the sampling rate."""
+  """Every round is charged to every client at the one run's sampling rate."""
 
-  def __init__(self, header: format_lib.LedgerHeader):
-    self._target = header.target_epsilon
-    self._delta = header.delta
-    self._rate = header.sampling_rate
+  def __init__(
+    self, header: format_lib.LedgerHeader, target: float, delta: float
+  ):
+    self._target = target
+    self._delta = delta
+    self._rate = 1.0
     self._clients = header.clients
     self._releases: dict[float, int] = {}
     self._version = 0
@@ -201,22 +227,25 @@ class PoissonBudget(Budget):
     self._moments = np.zeros_like(_FAST_ORDERS)
     self._pending: list[float] = []
 
-  def affordable(self, clients, amounts, count):
+  def affordable(self, clients, amounts, count, rate=1.0):
+    self._rate = rate
     multiplier = float(amounts[0])
     fits = self._quick_epsilon(multiplier) <= self._target or (
-      self.epsilon(0, multiplier, count) <= self._target
+      self.epsilon(0, multiplier, count, rate) <= self._target
     )
     return np.full(clients.shape, fits)
 
-  def charge(self, clients, amounts, count):
+  def charge(self, clients, amounts, count, rate=1.0):
+    self._rate = rate
     multiplier = float(amounts[0])
     self._releases[multiplier] = self._releases.get(multiplier, 0) + count
     self._pending += [multiplier] * count
     self._version += 1
 
-  def epsilon(self, client, amount=0.0, count=0):
+  def epsilon(self, client, amount=0.0, count=0, rate=1.0):
     releases = dict(self._releases)
     if count:
+      self._rate = rate
       releases[amount] = releases.get(amount, 0) + count
       return self._epsilon(releases)
     if self._cached[0] != self._version:
@@ -253,8 +282,94 @@ class PoissonBudget(Budget):
     return _rdp.poisson_moments(values, counts, self._rate, _FAST_ORDERS)
 
 
-def budget_of(header: format_lib.LedgerHeader) -> Budget:
-  """The budget that the header calls for, nothing spent."""
-  if header.sampling == format_lib.POISSON:
-    return PoissonBudget(header)
-  return ClientBudget(header)
+# By (noise multiplier, sampling rate, order): half a second at order 2^14.
+_round_moment = functools.lru_cache(maxsize=4096)(_rdp.round_moment)
+
+
+class RenyiBudget(Budget):
+  """Every round is charged to every client, at one order fixed in advance."""
+
+  def __init__(
+    self, header: format_lib.LedgerHeader, target: float, delta: float
+  ):
+    assert header.renyi_order is not None
+    self._target = target
+    self._delta = delta
+    self._order = header.renyi_order
+    self._clients = header.clients
+    # How often each (noise multiplier, sampling rate) was released.
+    self._releases: dict[tuple[float, float], int] = {}
+
+  def affordable(self, clients, amounts, count, rate=1.0):
+    fits = self.epsilon(0, float(amounts[0]), count, rate) <= self._target
+    return np.full(clients.shape, fits)
+
+  def charge(self, clients, amounts, count, rate=1.0):
+    key = (float(amounts[0]), rate)
+    self._releases[key] = self._releases.get(key, 0) + count
+
+  def epsilon(self, client, amount=0.0, count=0, rate=1.0):
+    releases = dict(self._releases)
+    if count:
+      releases[amount, rate] = releases.get((amount, rate), 0) + count
+    if not releases:
+      return 0.0
+    moment = math.fsum(
+      times * _round_moment(multiplier, rate, self._order)
+      for (multiplier, rate), times in releases.items()
+    )
+    return _rdp.epsilon_at(
+      np.array([self._order]), np.array([moment]), self._delta
+    )
+
+  def epsilons(self):
+    return np.full(self._clients, self.epsilon(0))
+
+
+def budget_of(
+  header: format_lib.LedgerHeader, target_epsilon: float, distance: float = 0.0
+) -> Budget:
+  """A budget of the kind that the header calls for, nothing spent.
+
+  Args:
+    header: The header.
+    target_epsilon: What may be spent.
+    distance: `noise_distance` of the runs that spend it, which costs of delta.
+  """
+  delta = left_of_delta(header.delta, target_epsilon, distance)
+  if header.sampling != format_lib.POISSON:
+    return ClientBudget(header, target_epsilon, delta)
+  if header.renyi_order is None:
+    return PoissonBudget(header, target_epsilon, delta)
+  return RenyiBudget(header, target_epsilon, delta)
+
+
+def left_of_delta(
+  delta: float, target_epsilon: float, distance: float
+) -> float:
+  """What the noise generators leave of a delta for the accountants.
+
+  All of it where they take too much: then nothing is proven, see
+  `is_gaussian_enough`.
+
+  Args:
+    delta: The ledger's.
+    target_epsilon: What is promised at it.
+    distance: `noise_distance` of all runs together.
+  """
+  if distance == 0 or not is_gaussian_enough(delta, target_epsilon, distance):
+    return delta
+  share = noise_distance.share_of_distance(target_epsilon, distance)
+  return math.nextafter(delta - share, 0.0)
+
+
+def is_gaussian_enough(
+  delta: float, target_epsilon: float, distance: float
+) -> bool:
+  """Whether the noise generators take little of a delta, at most half."""
+  if distance == 0:
+    return True
+  if target_epsilon == math.inf:
+    return False
+  share = noise_distance.share_of_distance(target_epsilon, distance)
+  return share < noise_distance.LARGEST_SHARE and share <= delta / 2

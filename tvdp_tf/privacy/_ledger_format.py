@@ -1,20 +1,26 @@
-"""What the lines of a ledger say: a header, then one record an attempt.
+"""What the lines of a ledger say: a header, runs, and records of their rounds.
+
+The header says what the budget is. A run's line stands before its first record
+and says what its numbers mean; several runs may share one budget. Every record
+is one attempt at a round of one run.
 
 The checks here are those of a line read from disk and of a line about to be
-written: a ledger cannot be made that could not be read.
+written: a ledger cannot be made that could not be read. Version 1, of one run
+that did not say whether its noise was seeded, is read and no longer written.
 """
 
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tvdp_tf import _validate
 from tvdp_tf.privacy import sensitivity as sensitivity_lib
 
 _FORMAT = 'tvdp_tf privacy ledger'
-_VERSION = 1
+_VERSION = 2
 
 GAUSSIAN = 'gaussian'
 LAPLACE = 'laplace'
@@ -24,7 +30,15 @@ POISSON = 'poisson'
 _MAX_CLIENTS = 10_000_000
 _MAX_RELEASES = 2**31 - 1
 _MAX_ROUND = 2**53
+_MAX_RUNS = 1_000_000
+_MAX_ORDER = 2.0**14
 _DIGEST = re.compile('[0-9a-f]{64}')
+_RUN_ID = re.compile('[0-9a-f]{32}')
+# In version 1 the header said of its one run what a run's line says now.
+_OF_A_RUN = (
+  *('mechanism', 'sensitivity', 'sensitivity_proven', 'target_epsilon'),
+  'sampling_rate',
+)
 
 
 def _text(name: str, value: Any) -> str:
@@ -42,92 +56,196 @@ def _flag(name: str, value: Any) -> bool:
   return value
 
 
+def _delta(value: Any, accounting: str) -> float:
+  if accounting == GAUSSIAN:
+    return _validate.open_unit('delta', value)
+  if _validate.non_negative('delta', value) == 0:
+    return 0.0
+  raise ValueError(f"delta must be 0 with accounting 'laplace', got {value!r}")
+
+
+def _target(value: Any) -> float:
+  if isinstance(value, float) and value == math.inf:
+    return math.inf
+  return _validate.positive('target_epsilon', value)
+
+
 @dataclasses.dataclass(frozen=True)
 class LedgerHeader:
-  """What a ledger's numbers mean; fixed for its whole life.
+  """What the budget is that a ledger is of; fixed for its whole life.
 
   Attributes:
-    mechanism: Name of the mechanism, such as 'gradient'.
     unit: Whose privacy: 'example' or 'user'.
     adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
-    target_epsilon: What every single client may spend, > 0; inf for no limit.
+    target_epsilon: What every single client may spend in all runs together,
+      > 0; inf for no limit.
     delta: In (0, 1); 0 with `accounting` 'laplace'.
     clients: Number of clients U; they are numbered from 0.
-    sensitivity: The formula, with numbers, of what a noise multiplier is
-      relative to: L2 sensitivity, or L1 for Laplace noise.
-    sensitivity_proven: Whether it is proven. Where it is not, so is no epsilon.
     accounting: 'gaussian', or 'laplace' for releases of pure epsilon.
     sampling: 'none': a client is charged for the releases it takes part in.
-      'poisson': every round is charged to every client at `sampling_rate`,
-      whoever was drawn. That needs user-level privacy, a schedule that does not
-      depend on what was released, and a draw that stays secret; and then so
-      must the ledger, which says who was drawn.
-    sampling_rate: q in (0, 1]; 1 with sampling 'none'.
+      'poisson': every round is charged to every client at its run's sampling
+      rate, whoever was drawn. That needs user-level privacy, noise that is
+      fixed when its run begins, and a draw that stays secret; and then so must
+      the ledger, which says who was drawn.
     enforced: Whether a release that overspends is refused, or only recorded.
+    data: Whose data the clients' are and how they were dealt out, in words that
+      are public: no digest of the data. Empty where it is not told; then the
+      ledger is of one run alone.
+    partition_seed: Public seed that the data were dealt out by, >= 0, if any.
+    units: How many examples or users are protected, if that is public.
+    renyi_order: With sampling 'poisson', the one Renyi order > 1 that all runs
+      are accounted at, fixed in advance: what makes a budget valid for runs
+      whose noise depends on earlier runs. None for a ledger of one run, whose
+      order is the best for it.
 
   Raises:
     ValueError: If an attribute is none of these.
   """
 
-  mechanism: str
   unit: str
   adjacency: str
   target_epsilon: float
   delta: float
   clients: int
-  sensitivity: str
-  sensitivity_proven: bool
   accounting: str = GAUSSIAN
   sampling: str = NONE
-  sampling_rate: float = 1.0
   enforced: bool = True
+  data: str = ''
+  partition_seed: int | None = None
+  units: int | None = None
+  renyi_order: float | None = None
 
   def __post_init__(self):
-    _text('mechanism', self.mechanism)
     _validate.one_of('unit', self.unit, sensitivity_lib.UNITS)
     _validate.one_of('adjacency', self.adjacency, sensitivity_lib.ADJACENCIES)
-    _text('sensitivity', self.sensitivity)
-    _flag('sensitivity_proven', self.sensitivity_proven)
     _validate.one_of('accounting', self.accounting, (GAUSSIAN, LAPLACE))
     _validate.one_of('sampling', self.sampling, (NONE, POISSON))
     _flag('enforced', self.enforced)
-    target = self.target_epsilon
-    if target != math.inf or self.enforced:
+    if self.data != '':
+      _text('data', self.data)
+    if self.partition_seed is not None:
+      _validate.integer('partition_seed', self.partition_seed, 0, 2**63 - 1)
+    if self.units is not None:
+      _validate.integer('units', self.units)
+    target = _target(self.target_epsilon)
+    if self.enforced:
       target = _validate.positive('target_epsilon', target)
-    if self.accounting == GAUSSIAN:
-      delta = _validate.open_unit('delta', self.delta)
-    elif _validate.non_negative('delta', self.delta) == 0:
-      delta = 0.0
-    else:
-      raise ValueError(
-        f"delta must be 0 with accounting 'laplace', got {self.delta!r}"
-      )
     frozen = {
       'target_epsilon': target,
-      'delta': delta,
+      'delta': _delta(self.delta, self.accounting),
       'clients': _validate.integer('clients', self.clients, 1, _MAX_CLIENTS),
-      'sampling_rate': _validate.rate('sampling_rate', self.sampling_rate),
     }
     for name, value in frozen.items():
       object.__setattr__(self, name, value)
     self._check_sampling()
 
   def _check_sampling(self):
+    order = self.renyi_order
     if self.sampling == NONE:
-      if self.sampling_rate != 1:
+      if order is not None:
         raise ValueError(
-          "sampling_rate must be 1 with sampling 'none', got"
-          f' {self.sampling_rate!r}'
+          "renyi_order must be None with sampling 'none', got"
+          f' {_validate.quoted(order)}'
         )
-    elif self.accounting == LAPLACE:
+      return
+    if self.accounting == LAPLACE:
       raise ValueError(
         "sampling must be 'none' with accounting 'laplace', got 'poisson'"
       )
-    elif self.unit != 'user':
+    if self.unit != 'user':
       raise ValueError(
         f"unit must be 'user' with sampling 'poisson', got {self.unit!r}: it is"
         ' users who are sampled'
       )
+    # Above 1.01: dp_accounting converts no smaller order to an epsilon.
+    if order is not None and (
+      not isinstance(order, float) or not 1.01 < order <= _MAX_ORDER
+    ):
+      raise ValueError(
+        f'renyi_order must be a float above 1.01 and at most {_MAX_ORDER:g},'
+        f' got {_validate.quoted(order)}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerRun:
+  """What one run's numbers mean; on record before its first release.
+
+  Attributes:
+    mechanism: Name of the mechanism, such as 'gradient'.
+    sensitivity: The formula, with numbers, of what a noise multiplier is
+      relative to: L2 sensitivity, or L1 for Laplace noise.
+    sensitivity_proven: Whether it is proven. Where it is not, so is no epsilon.
+    target_epsilon: What every single client may spend in this run, > 0; inf for
+      no limit.
+    seeded: Whether the noise is reproducible from a seed: then it hides nothing
+      from whoever knows the seed. None, of version 1 alone: unknown.
+    noise: What the noise is, in words, such as 'continuous' or 'discrete'.
+    settings_digest: SHA-256 of the run's settings, in hexadecimal.
+    noise_distance: How far all that the run draws may be from exact Gaussian
+      noise, in total variation, >= 0: it costs of delta (`noise_distance`).
+    sampling_rate: q in (0, 1]; 1 with sampling 'none'.
+    selection: How the run was chosen among others before anything of it was
+      published, in words; empty where it was published whatever came out. The
+      choice tells more than the run does, which this ledger cannot count.
+    run_id: 32 hexadecimal digits that no other run has; random by default.
+
+  Raises:
+    ValueError: If an attribute is none of these.
+  """
+
+  mechanism: str
+  sensitivity: str
+  sensitivity_proven: bool
+  target_epsilon: float
+  seeded: bool | None
+  noise: str
+  settings_digest: str
+  noise_distance: float = 0.0
+  sampling_rate: float = 1.0
+  selection: str = ''
+  run_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+
+  def __post_init__(self):
+    for name in ('mechanism', 'sensitivity', 'noise'):
+      _text(name, getattr(self, name))
+    if self.selection != '':
+      _text('selection', self.selection)
+    _flag('sensitivity_proven', self.sensitivity_proven)
+    if self.seeded is not None:
+      _flag('seeded', self.seeded)
+      _hexadecimal('settings_digest', _DIGEST, self.settings_digest)
+      _hexadecimal('run_id', _RUN_ID, self.run_id)
+    frozen = {
+      'target_epsilon': _target(self.target_epsilon),
+      'sampling_rate': _validate.rate('sampling_rate', self.sampling_rate),
+      'noise_distance': _validate.non_negative(
+        'noise_distance', self.noise_distance
+      ),
+    }
+    for name, value in frozen.items():
+      object.__setattr__(self, name, value)
+
+  def check(self, header: LedgerHeader):
+    """Whether the run can stand in a ledger with that header.
+
+    Raises:
+      ValueError: If not.
+    """
+    if header.sampling == NONE and self.sampling_rate != 1:
+      raise ValueError(
+        "sampling_rate must be 1 with sampling 'none', got"
+        f' {self.sampling_rate!r}'
+      )
+    if header.enforced:
+      _validate.positive('target_epsilon', self.target_epsilon)
+
+
+def _hexadecimal(name: str, pattern: re.Pattern[str], value: Any):
+  if not isinstance(value, str) or pattern.fullmatch(value) is None:
+    raise ValueError(
+      f'{name} must match {pattern.pattern}, got {_validate.quoted(value)}'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +253,10 @@ class LedgerRecord:
   """One attempt at a round, recorded before anything of it is released.
 
   Attributes:
+    run: Number of its run, from 1, in the order of the runs' lines.
     round: From 1.
-    attempt: From 1: how often the round has been recorded, this time included.
+    attempt: From 1: how often that round of that run has been recorded, this
+      time included.
     clients: Who takes part, distinct numbers from 0.
     noise_multipliers: Noise standard deviation over sensitivity of every
       client, or one for all of them; 0 is a release without noise. Empty with
@@ -161,8 +281,10 @@ class LedgerRecord:
   releases_per_client: int
   noise_digests: tuple[str, ...]
   input_digests: tuple[str, ...]
+  run: int = 1
 
   def __post_init__(self):
+    _validate.integer('run', self.run, 1, _MAX_RUNS)
     _validate.integer('round', self.round, 1, _MAX_ROUND)
     _validate.integer('attempt', self.attempt, 1, _MAX_ROUND)
     _validate.integer(
@@ -282,8 +404,28 @@ def header_payload(header: LedgerHeader) -> dict[str, Any]:
   return payload | {'format': _FORMAT, 'version': _VERSION}
 
 
-def parse_header(payload: Mapping[str, Any]) -> LedgerHeader:
-  """The header of a first line.
+def _parsed(
+  cls: type, payload: Mapping[str, Any], names: Collection[str]
+) -> dict[str, Any]:
+  """Entries for the constructor of a dataclass, with the types it declares."""
+  kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+  values = {name: payload[name] for name in names}
+  values['target_epsilon'] = _from_json(values['target_epsilon'])
+  for name in names:
+    kind = kinds[name]
+    if isinstance(kind, type):
+      _of_type(name, values[name], kind)
+  return values
+
+
+def _names(cls: type) -> set[str]:
+  return {field.name for field in dataclasses.fields(cls)}
+
+
+def parse_header(
+  payload: Mapping[str, Any],
+) -> tuple[LedgerHeader, LedgerRun | None]:
+  """The header of a first line; and of version 1 its one run.
 
   Raises:
     ValueError: If it is none, or one of another version.
@@ -291,21 +433,77 @@ def parse_header(payload: Mapping[str, Any]) -> LedgerHeader:
   if payload.get('format') != _FORMAT:
     raise ValueError('not the header of a privacy ledger')
   version = _of_type('version', payload.get('version'), int)
+  if version == 1:
+    return _parse_version_1(payload)
   if version != _VERSION:
-    raise ValueError(f'version must be {_VERSION}, got {version}')
-  kinds = {field.name: field.type for field in dataclasses.fields(LedgerHeader)}
-  _check_keys(payload, {'format', 'version', *kinds})
-  values = {name: payload[name] for name in kinds}
-  values['target_epsilon'] = _from_json(values['target_epsilon'])
-  for name, kind in kinds.items():
-    if isinstance(kind, type):
-      _of_type(name, values[name], kind)
-  return LedgerHeader(**values)
+    raise ValueError(
+      f'version must be 1 or {_VERSION}, got {_validate.quoted(version)}'
+    )
+  names = _names(LedgerHeader)
+  _check_keys(payload, {'format', 'version', *names})
+  return LedgerHeader(**_parsed(LedgerHeader, payload, names)), None
+
+
+def _parse_version_1(
+  payload: Mapping[str, Any],
+) -> tuple[LedgerHeader, LedgerRun]:
+  of_the_budget = _names(LedgerHeader) - {
+    *('data', 'partition_seed', 'units', 'renyi_order')
+  }
+  _check_keys(payload, {'format', 'version', *of_the_budget, *_OF_A_RUN})
+  header = LedgerHeader(**_parsed(LedgerHeader, payload, of_the_budget))
+  run = LedgerRun(
+    **_parsed(LedgerRun, payload, _OF_A_RUN),
+    seeded=None,
+    noise='unknown',
+    settings_digest='',
+    run_id='',
+  )
+  run.check(header)
+  return header, run
+
+
+def run_payload(run: LedgerRun, number: int) -> dict[str, Any]:
+  """The run as the JSON object of a line.
+
+  Raises:
+    ValueError: If it does not say whether it is seeded.
+  """
+  _flag('seeded', run.seeded)
+  payload = dataclasses.asdict(run)
+  payload['target_epsilon'] = _to_json(run.target_epsilon)
+  return payload | {'run': number}
+
+
+def is_run(payload: Mapping[str, Any]) -> bool:
+  """Whether a line after the first is that of a run, not a record."""
+  return 'run_id' in payload
+
+
+def parse_run(
+  payload: Mapping[str, Any], header: LedgerHeader, number: int
+) -> LedgerRun:
+  """The run of a line, which is to have that number.
+
+  Raises:
+    ValueError: If it is none, or does not fit the header.
+  """
+  names = _names(LedgerRun)
+  _check_keys(payload, {'run', *names})
+  if _of_type('run', payload['run'], int) != number:
+    raise ValueError(
+      f'run must be {number}, got {_validate.quoted(payload["run"])}'
+    )
+  _of_type('seeded', payload['seeded'], bool)
+  run = LedgerRun(**_parsed(LedgerRun, payload, names))
+  run.check(header)
+  return run
 
 
 def record_payload(record: LedgerRecord) -> dict[str, Any]:
   """The record as the JSON object of a line."""
   payload = {
+    'run': record.run,
     'attempt': record.attempt,
     'clients': record.clients,
     'input_digests': record.input_digests,
@@ -319,16 +517,23 @@ def record_payload(record: LedgerRecord) -> dict[str, Any]:
 
 
 def parse_record(
-  payload: Mapping[str, Any], header: LedgerHeader
+  payload: Mapping[str, Any], header: LedgerHeader, version_1: bool = False
 ) -> LedgerRecord:
   """The record of a line after the first.
+
+  Args:
+    payload: The line.
+    header: The ledger's.
+    version_1: Whether it is of version 1, whose records name no run.
 
   Raises:
     ValueError: If it is none, or does not fit the header.
   """
   laplace = header.accounting == LAPLACE
   amount = 'laplace_epsilon' if laplace else 'noise_multipliers'
-  integers = ('attempt', 'releases_per_client', 'round')
+  integers = ['attempt', 'releases_per_client', 'round']
+  if not version_1:
+    integers.append('run')
   digests = ('input_digests', 'noise_digests')
   _check_keys(payload, {*integers, *digests, 'clients', amount})
   values = {name: _of_type(name, payload[name], int) for name in integers}

@@ -1,9 +1,10 @@
-"""What a ledger's records add up to: replayed from the file, or under way.
+"""What a ledger's lines add up to: replayed from the file, or under way.
 
 A release is told by its noise key. The same key with the same client, round,
 model, settings and noise yields the same bits: a repeat, which discloses
 nothing new and is not charged. The same key with anything else is refused: the
-difference of the two releases has no noise in it.
+difference of the two releases has no noise in it. So is the same key in another
+run, whatever it releases: what is a repeat is seen within one run.
 """
 
 import dataclasses
@@ -15,7 +16,11 @@ import numpy as np
 
 from tvdp_tf.privacy import _chained_file, _ledger_budget
 from tvdp_tf.privacy import _ledger_format as format_lib
-from tvdp_tf.privacy._ledger_format import LedgerHeader, LedgerRecord
+from tvdp_tf.privacy._ledger_format import (
+  LedgerHeader,
+  LedgerRecord,
+  LedgerRun,
+)
 
 
 class NoiseReuseError(_chained_file.LedgerError):
@@ -28,17 +33,17 @@ class BudgetExceededError(_chained_file.LedgerError):
   Attributes:
     client: The first client that cannot afford it.
     epsilon: What it would have spent.
-    target_epsilon: What it may spend.
+    target_epsilon: What it may spend: in all runs, or in this one.
   """
 
-  def __init__(self, client: int, epsilon: float, header: LedgerHeader):
+  def __init__(self, client: int, epsilon: float, target: float, delta: float):
     self.client = client
     self.epsilon = epsilon
-    self.target_epsilon = header.target_epsilon
+    self.target_epsilon = target
     super().__init__(
-      f'client {client} would reach epsilon {epsilon!r} at delta'
-      f' {header.delta!r}, above its target {header.target_epsilon!r}: nothing'
-      ' was recorded, and nothing must be released'
+      f'client {client} would reach epsilon {epsilon!r} at delta {delta!r},'
+      f' above its target {target!r}: nothing was recorded, and nothing must be'
+      ' released'
     )
 
 
@@ -48,8 +53,8 @@ def _release_at(record: LedgerRecord, i: int) -> tuple:
   if len(record.noise_digests) == len(clients):
     clients = clients[i : i + 1]
     amounts = amounts[i : i + 1] if len(amounts) > 1 else amounts
-  what = (record.round, record.releases_per_client, record.inputs()[i])
-  return (*what, clients, amounts)
+  what = (record.run, record.round, record.releases_per_client)
+  return (*what, record.inputs()[i], clients, amounts)
 
 
 def _only(record: LedgerRecord, positions: list[int]) -> LedgerRecord:
@@ -70,39 +75,170 @@ def _only(record: LedgerRecord, positions: list[int]) -> LedgerRecord:
 
 
 class LedgerState:
-  """The sum of the records applied so far.
+  """The sum of the lines applied so far.
 
   Attributes:
-    header: What the numbers mean.
-    budget: What the clients have spent.
-    attempts: How often each round has been recorded, by round.
+    header: What the budget is.
+    version_1: Whether it is of version 1.
+    runs: The runs in order; their numbers are from 1.
+    budget: What the clients have spent in all runs.
+    noise_distance: That of all runs together; it has cost of delta.
+    attempts: How often each round has been recorded, by (run, round).
     participations: Records that charged each client, int64 [clients].
     repeats: Releases that were recognised as repeats.
     charged: The records in order, each with only those of its releases that
       are no repeats; one without any is left out.
   """
 
-  def __init__(self, header: LedgerHeader):
+  def __init__(self, header: LedgerHeader, version_1: bool = False):
     self.header = header
-    self.budget = _ledger_budget.budget_of(header)
-    self.attempts: dict[int, int] = {}
+    self.version_1 = version_1
+    self.runs: list[LedgerRun] = []
+    self.budget = _ledger_budget.budget_of(header, header.target_epsilon)
+    self.noise_distance = 0.0
+    self.attempts: dict[tuple[int, int], int] = {}
     self.participations = np.zeros(header.clients, np.int64)
     self.repeats = 0
     self.charged: list[LedgerRecord] = []
     self._noise: dict[str, LedgerRecord] = {}
+    self._run_budgets: dict[int, _ledger_budget.Budget] = {}
+
+  def take(self, payload: Mapping[str, Any]):
+    """Applies a line after the first.
+
+    Raises:
+      ValueError: If it is none that a ledger writes.
+      LedgerError: The same.
+    """
+    if not self.version_1 and format_lib.is_run(payload):
+      self.begin(format_lib.parse_run(payload, self.header, len(self.runs) + 1))
+      return
+    record = format_lib.parse_record(payload, self.header, self.version_1)
+    self.apply(record, self.fresh(record))
+
+  def begin(self, run: LedgerRun):
+    """Adds a run; raises as `check_run`."""
+    budget = self.check_run(run)
+    self.runs.append(run)
+    self.noise_distance += run.noise_distance
+    self.budget = budget
+
+  def check_run(self, run: LedgerRun) -> _ledger_budget.Budget:
+    """Whether a run can be added.
+
+    Returns:
+      What the clients have spent, with the delta that its noise leaves.
+
+    Raises:
+      ValueError: If it does not fit the header.
+      LedgerError: If it does not fit the runs before.
+    """
+    run.check(self.header)
+    if self.runs:
+      self._check_company(run)
+    if not run.noise_distance:
+      return self.budget
+    distance = self.noise_distance + run.noise_distance
+    budget = _ledger_budget.budget_of(
+      self.header, self.header.target_epsilon, distance
+    )
+    for record in self.charged:
+      budget.charge(*self._release(record, record.noise_digests))
+    if (
+      self.charged
+      and self.header.enforced
+      and budget.epsilons().max() > self.header.target_epsilon
+    ):
+      raise _chained_file.LedgerError(
+        'the budget is spent: what was released leaves no delta for the noise'
+        ' of another run'
+      )
+    return budget
+
+  def _check_company(self, run: LedgerRun):
+    """Raises `LedgerError` if a run does not fit the runs before."""
+    if any(run.run_id == other.run_id for other in self.runs):
+      raise _chained_file.LedgerError(f'run {run.run_id} is on record already')
+    # What one client holds must be the same in all runs.
+    if not self.header.data:
+      raise _chained_file.LedgerError(
+        "a ledger of several runs must have data in its header, got '': whether"
+        ' its clients are those of another run is not known'
+      )
+    if (
+      self.header.sampling == format_lib.POISSON
+      and self.header.renyi_order is None
+    ):
+      raise _chained_file.LedgerError(
+        "a ledger of several runs with sampling 'poisson' must have renyi_order"
+        ' in its header, got None: an order that is chosen at the end is valid'
+        ' for noise that was fixed in advance'
+      )
+    # One run must not undo what the others prove.
+    for name in ('seeded', 'sensitivity_proven', 'selection'):
+      theirs, own = getattr(self.runs[0], name), getattr(run, name)
+      if theirs != own:
+        raise _chained_file.LedgerError(
+          f'{name} is {theirs!r} in the runs of this ledger, but {own!r} in the'
+          ' run that would join: one would undo what the others prove'
+        )
+
+  def run_number(self, run_id: str) -> int | None:
+    """The number of a run, if it is on record."""
+    for number, run in enumerate(self.runs, start=1):
+      if run.run_id == run_id:
+        return number
+    return None
+
+  def run_budget(self, number: int) -> _ledger_budget.Budget:
+    """What the clients have spent in one run alone.
+
+    With secret sampling at the best order for it: its noise was fixed when it
+    began, whatever others had released by then.
+    """
+    if number not in self._run_budgets:
+      run = self.runs[number - 1]
+      budget = _ledger_budget.budget_of(
+        dataclasses.replace(self.header, renyi_order=None),
+        run.target_epsilon,
+        run.noise_distance,
+      )
+      self._run_budgets[number] = budget
+      for record in self.charged:
+        if record.run == number:
+          budget.charge(*self._release(record, record.noise_digests))
+    return self._run_budgets[number]
+
+  def limits(self, number: int) -> list[tuple[_ledger_budget.Budget, float]]:
+    """(what is spent, target) that a release of a run has to stay within.
+
+    Of run 0, which has not joined yet, that of all runs.
+    """
+    result = [(self.budget, self.header.target_epsilon)]
+    if not number:
+      return result
+    target = self.runs[number - 1].target_epsilon
+    # A run alone with the whole budget has one limit, and pays for one.
+    if len(self.runs) > 1 or target != self.header.target_epsilon:
+      result.append((self.run_budget(number), target))
+    return result
 
   def fresh(self, record: LedgerRecord) -> list[int]:
     """Positions in `noise_digests` of the releases that are no repeats.
 
     Raises:
-      ValueError: If the record does not fit the header, or does not count the
-        attempts at its round.
+      ValueError: If the record does not fit the header, is of no run, or does
+        not count the attempts at its round.
       NoiseReuseError: If a noise key was used for another release.
       LedgerError: If the round was released before with other noise, where
         draws are secret.
     """
     record.check(self.header)
-    expected = self.attempts.get(record.round, 0) + 1
+    if record.run > len(self.runs):
+      raise ValueError(
+        f'run must be one of the {len(self.runs)} before it, got {record.run}'
+      )
+    expected = self.attempts.get((record.run, record.round), 0) + 1
     if record.attempt != expected:
       raise ValueError(
         f'attempt must be {expected} in round {record.round}, got'
@@ -124,8 +260,8 @@ class LedgerState:
         raise NoiseReuseError(
           f'the noise key of {self._clients(record, i)} in round'
           f' {record.round} was used in round {earlier.round}, attempt'
-          f' {earlier.attempt}, for another release: the difference of the two'
-          ' would have no noise in it'
+          f' {earlier.attempt}{self._of_run(earlier, record)}, for another'
+          ' release: the difference of the two would have no noise in it'
         )
     if fresh and expected > 1 and self.header.sampling == format_lib.POISSON:
       raise _chained_file.LedgerError(
@@ -135,56 +271,68 @@ class LedgerState:
       )
     return fresh
 
+  def _of_run(self, earlier: LedgerRecord, record: LedgerRecord) -> str:
+    return '' if earlier.run == record.run else f' of run {earlier.run}'
+
   def _clients(self, record: LedgerRecord, i: int) -> str:
     if len(record.noise_digests) == len(record.clients):
       return f'client {record.clients[i]}'
     return f'{len(record.clients)} clients'
 
   def refuse_overspending(self, record: LedgerRecord, fresh: list[int]):
-    """Checks the fresh releases against the target.
+    """Checks the fresh releases against the targets of all and of its run.
 
     Raises:
       BudgetExceededError: If one does not fit.
     """
     if not fresh:
       return
-    clients, amounts = self._charged(record, fresh)
+    clients, amounts, count, rate = self._release(record, fresh)
     if self.header.sampling == format_lib.POISSON and not len(clients):
       clients = np.zeros(1, np.int64)
-    fits = self.budget.affordable(clients, amounts, record.releases_per_client)
-    if fits.all():
-      return
-    i = int(np.argmin(fits))
-    client = int(clients[i])
-    epsilon = self.budget.epsilon(
-      client, float(amounts[i % len(amounts)]), record.releases_per_client
-    )
-    raise BudgetExceededError(client, epsilon, self.header)
+    for budget, target in self.limits(record.run):
+      fits = budget.affordable(clients, amounts, count, rate)
+      if fits.all():
+        continue
+      i = int(np.argmin(fits))
+      client = int(clients[i])
+      amount = float(amounts[i % len(amounts)])
+      raise BudgetExceededError(
+        client,
+        budget.epsilon(client, amount, count, rate),
+        target,
+        self.header.delta,
+      )
 
   def apply(self, record: LedgerRecord, fresh: list[int]):
     """Adds a record with those fresh releases, whether or not they fit."""
-    self.attempts[record.round] = record.attempt
+    self.attempts[record.run, record.round] = record.attempt
     self.repeats += len(record.noise_digests) - len(fresh)
     for i in fresh:
       self._noise[record.noise_digests[i]] = record
     if fresh:
-      clients, amounts = self._charged(record, fresh)
-      self.budget.charge(clients, amounts, record.releases_per_client)
-      self.participations[clients] += 1
+      release = self._release(record, fresh)
+      self.budget.charge(*release)
+      if record.run in self._run_budgets:
+        self._run_budgets[record.run].charge(*release)
+      self.participations[release[0]] += 1
       self.charged.append(_only(record, fresh))
 
   def first_use(self, noise_digest: str) -> LedgerRecord | None:
     """The record in which a noise key was used first, if it was."""
     return self._noise.get(noise_digest)
 
-  def _charged(self, record: LedgerRecord, fresh: list[int]):
-    """(clients int [k], amounts float64 [k] or [1]) of the fresh releases."""
+  def _release(
+    self, record: LedgerRecord, fresh: Sequence
+  ) -> tuple[np.ndarray, np.ndarray, int, float]:
+    """The fresh releases, as arguments of `Budget.charge`."""
     clients = np.array(record.clients, np.int64)
     amounts = np.array(record.amounts, np.float64)
-    if len(record.noise_digests) == len(clients):
+    rate = self.runs[record.run - 1].sampling_rate
+    if len(fresh) < len(record.noise_digests) == len(clients):
       clients = clients[fresh]
       amounts = amounts[fresh] if len(amounts) > 1 else amounts
-    return clients, amounts
+    return clients, amounts, record.releases_per_client, rate
 
 
 def replay(
@@ -198,12 +346,13 @@ def replay(
   path = os.fspath(path)
   number = 1
   try:
-    header = format_lib.parse_header(payloads[0])
-    state = LedgerState(header)
+    header, run = format_lib.parse_header(payloads[0])
+    state = LedgerState(header, version_1=run is not None)
+    if run is not None:
+      state.begin(run)
     for payload in payloads[1:]:
       number += 1
-      record = format_lib.parse_record(payload, header)
-      state.apply(record, state.fresh(record))
+      state.take(payload)
   except (ValueError, _chained_file.LedgerError) as error:
     raise _chained_file.LedgerError(f'{path}: line {number}: {error}') from None
   return state

@@ -34,6 +34,11 @@ _CHUNK = 1_000_000
 # replaced by the visible one, an upper bound within ln(1/q) of it (and of 200).
 _SMALLEST_QUADRATURE = 0.05
 _LARGEST_POISSON_ORDER = 2**14
+# Beyond these dp_accounting's formulas leave binary64: less noise is none, and
+# what lies beyond the other two is taken as the limit, which discloses more.
+SMALLEST_MULTIPLIER = 1e-50
+LARGEST_MULTIPLIER = 1e50
+SMALLEST_RATE = 1e-50
 # Below dp_accounting's smallest order, 1.1: best where the noise is tiny. Its
 # conversion to epsilon takes orders above 1.01.
 _LOW_ORDERS = np.array([1.011, 1.02, 1.03, 1.05, 1.07])
@@ -52,7 +57,8 @@ def _cheap_orders() -> np.ndarray:
   return np.concatenate([_LOW_ORDERS, _default_orders(), high])
 
 
-def _epsilon(orders: np.ndarray, moments: np.ndarray, delta: float) -> float:
+def epsilon_at(orders: np.ndarray, moments: np.ndarray, delta: float) -> float:
+  """The smallest epsilon at `delta` over orders with these moments."""
   from dp_accounting import rdp as rdp_lib  # noqa: PLC0415
 
   rdp = moments / (orders - 1) * _SAFETY
@@ -177,7 +183,7 @@ def unsampled_epsilon(inverse_square_sum: float, delta: float) -> float:
   """Epsilon at `delta` for sum of 1/z^2 = `inverse_square_sum`."""
   orders = _cheap_orders()
   moments = orders * (orders - 1) / 2 * inverse_square_sum
-  return _epsilon(orders, moments, delta)
+  return epsilon_at(orders, moments, delta)
 
 
 def poisson_moments(
@@ -187,6 +193,73 @@ def poisson_moments(
   return np.array(
     [_poisson_moment(multipliers, counts, q, order) for order in orders]
   )
+
+
+def round_moment(multiplier: float, q: float, order: float) -> float:
+  """(a - 1) RDP(a) of one Poisson-sampled round; inf without noise.
+
+  Args:
+    multiplier: Noise multiplier, >= 0.
+    q: Sampling rate in (0, 1].
+    order: a > 1.
+  """
+  if multiplier < SMALLEST_MULTIPLIER:
+    return math.inf
+  multiplier = min(multiplier, LARGEST_MULTIPLIER)
+  if q == 1:
+    return order * (order - 1) / 2 / multiplier / multiplier
+  q = max(q, SMALLEST_RATE)
+  return _poisson_moment(np.array([multiplier]), np.array([1]), q, order)
+
+
+def order_of_least_share(
+  multipliers: np.ndarray, q: float, epsilon: float, delta: float
+) -> float:
+  """The order at which Poisson-sampled rounds take the least part of a target.
+
+  At order a they may take RDP(a) up to epsilon minus what the conversion costs.
+  If they fit at any order that `sampled_epsilon` looks at, they fit at this.
+
+  Raises:
+    ValueError: If at no order anything is left for them.
+  """
+  values, counts = np.unique(multipliers, return_counts=True)
+
+  def rdp_at(orders: np.ndarray) -> np.ndarray:
+    moments = [
+      [round_moment(value, q, order) for value in values.tolist()]
+      for order in orders.tolist()
+    ]
+    by_order = np.reshape(moments, [len(orders), len(values)]) @ counts
+    return by_order / (orders - 1) * _SAFETY
+
+  def room_at(orders: np.ndarray) -> np.ndarray:
+    cost = -np.log(delta * orders) / (orders - 1) + np.log1p(-1 / orders)
+    return epsilon - cost
+
+  def shares(rdp: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    room = room_at(orders)
+    return np.where(room > 0, rdp / np.maximum(room, 1e-300), np.inf)
+
+  defaults = _default_orders()
+  doubled = 2.0 ** np.arange(11, math.log2(_LARGEST_POISSON_ORDER) + 1)
+  orders = np.concatenate([defaults[defaults == np.floor(defaults)], doubled])
+  rdp = rdp_at(orders)
+  # The order of the least share, and that of the least epsilon.
+  best = orders[
+    [np.argmin(shares(rdp, orders)), np.argmin(rdp - room_at(orders))]
+  ]
+  candidates = np.concatenate([_LOW_ORDERS, defaults])
+  fractional = candidates[candidates != np.floor(candidates)]
+  near = fractional[np.abs(fractional[:, np.newaxis] - best).min(axis=1) < 1]
+  orders = np.concatenate([orders, near])
+  taken = shares(np.concatenate([rdp, rdp_at(near)]), orders)
+  if not np.isfinite(taken).any():
+    raise ValueError(
+      f'epsilon must be within reach of Renyi accounting, got {epsilon!r} at'
+      f' delta {delta!r}'
+    )
+  return float(orders[np.argmin(taken)])
 
 
 def epsilon_of_moments(
@@ -205,16 +278,16 @@ def epsilon_of_moments(
   orders = [float(order) for order in defaults if order == int(order)]
   moments = [moment_at(order) for order in orders]
 
-  def epsilon_at(i: int) -> float:
-    return _epsilon(np.array([orders[i]]), np.array([moments[i]]), delta)
+  def epsilon_of(i: int) -> float:
+    return epsilon_at(np.array([orders[i]]), np.array([moments[i]]), delta)
 
-  epsilons = [epsilon_at(i) for i in range(len(orders))]
+  epsilons = [epsilon_of(i) for i in range(len(orders))]
   best = int(np.argmin(epsilons))
   # A tiny epsilon is best at an order beyond dp_accounting's.
   while orders[best] == orders[-1] < _LARGEST_POISSON_ORDER:
     orders.append(2 * orders[-1])
     moments.append(moment_at(orders[-1]))
-    epsilons.append(epsilon_at(-1))
+    epsilons.append(epsilon_of(-1))
     best = int(np.argmin(epsilons))
   candidates = np.concatenate([_LOW_ORDERS, defaults])
   near = candidates[
@@ -224,7 +297,7 @@ def epsilon_of_moments(
   fractional = np.array([moment_at(order) for order in near])
   return min(
     epsilons[best],
-    _epsilon(near, fractional, delta) if len(near) else math.inf,
+    epsilon_at(near, fractional, delta) if len(near) else math.inf,
   )
 
 
@@ -253,4 +326,4 @@ def sampled_epsilon(
     )
   orders = _cheap_orders()
   moments = _visible_moments(multipliers, counts, q, orders)
-  return _epsilon(orders, moments, delta)
+  return epsilon_at(orders, moments, delta)

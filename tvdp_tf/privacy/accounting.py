@@ -39,11 +39,6 @@ from tvdp_tf.privacy import (
 
 ACCOUNTANTS = ('exact', 'rdp', 'pld', 'moments')
 SAMPLINGS = ('none', 'poisson', 'visible')
-# Below this noise multiplier rdp and pld say inf; what lies beyond the other
-# two is taken as the limit, which discloses more, never less.
-_SMALLEST_MULTIPLIER = 1e-50
-_LARGEST_MULTIPLIER = 1e50
-_SMALLEST_RATE = 1e-50
 
 
 def is_sound(
@@ -203,10 +198,10 @@ def delivered_epsilon(
     moment = q * _square(equivalent_mu(multipliers))
     return _rounding.round_up(paper.moment_bound_epsilon(moment, delta))
   if accountant != 'exact':
-    if multipliers[0] < _SMALLEST_MULTIPLIER:
+    if multipliers[0] < _rdp.SMALLEST_MULTIPLIER:
       return math.inf
-    multipliers = np.minimum(multipliers, _LARGEST_MULTIPLIER)
-    q = max(q, _SMALLEST_RATE)
+    multipliers = np.minimum(multipliers, _rdp.LARGEST_MULTIPLIER)
+    q = max(q, _rdp.SMALLEST_RATE)
   if sampling == 'none' or q == 1:
     return _unsampled(multipliers, delta, accountant)
   values, counts = np.unique(multipliers, return_counts=True)

@@ -8,6 +8,9 @@ the whole series is searched for, on the very schedule that is returned.
 """
 
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from tvdp_tf import _validate
 from tvdp_tf.privacy import (
@@ -124,6 +127,46 @@ class _Search:
       high, at_high, width = low, at_low, 2 * width
 
 
+def _unsampled_start(
+  epsilon: float, delta: float, theta: float, rounds: int
+) -> float:
+  """Ln of the first noise multiplier of unsampled releases."""
+  start = math.log(gaussian.gaussian_noise_multiplier(epsilon, delta))
+  return start + 0.5 * _series.log_precision_sum(theta, rounds)
+
+
+def calibrate_by(
+  account: Callable[[np.ndarray], float],
+  epsilon: float,
+  delta: float,
+  theta: float,
+  rounds: int,
+  sensitivity: float,
+) -> schedule_lib.GeometricSchedule:
+  """As `calibrate`, by any accounting.
+
+  Args:
+    account: The epsilon at `delta` of noise multipliers [rounds]; it falls as
+      they grow.
+    epsilon: As of `calibrate`.
+    delta: The same.
+    theta: The same.
+    rounds: The same.
+    sensitivity: The same.
+
+  Raises:
+    ValueError: If an argument is out of range, or the target out of reach.
+  """
+  epsilon = _validate.positive('epsilon', epsilon)
+  delta = _validate.open_unit('delta', delta)
+  theta = _validate.positive('theta', theta)
+  rounds = _validate.integer('rounds', rounds)
+  sensitivity = _validate.positive('sensitivity', sensitivity)
+  search = _Search(theta, rounds, sensitivity, epsilon, delta, account)
+  start = _unsampled_start(epsilon, delta, theta, rounds)
+  return search.schedule(search.solve(start))
+
+
 def calibrate(
   epsilon: float,
   delta: float,
@@ -182,8 +225,7 @@ def calibrate(
     )
 
   search = _Search(theta, rounds, sensitivity, epsilon, delta, account)
-  start = math.log(gaussian.gaussian_noise_multiplier(epsilon, delta))
-  start += 0.5 * _series.log_precision_sum(theta, rounds)
+  start = _unsampled_start(epsilon, delta, theta, rounds)
   if accountant == 'exact' and (sampling == 'none' or sampling_rate == 1):
     return search.schedule(search.round_up(start))
   if accountant == 'pld' and sampling != 'none' and sampling_rate < 1:

@@ -5,7 +5,7 @@ crashed runs and retried rounds included. The ledger is the one place where they
 are counted, per client, by the client's *actual* participations and the noise
 that each of them really had:
 
-  with PrivacyLedger.create('run/ledger.jsonl', header) as ledger:
+  with PrivacyLedger.create('run/ledger.jsonl', header, run) as ledger:
     ...
     ledger.record(round_number, clients, release_ids, noise_multipliers=z)
     # On the disk now, or an exception. Only then:
@@ -14,6 +14,18 @@ that each of them really had:
 `record` refuses a release that would take a client above its target, before
 anything is written. Without sampling that is a privacy filter: noise and number
 of rounds may depend on earlier releases (`refine_stddev`).
+
+Several runs on the same data, as when settings are tuned or a model is trained
+again, may share one ledger and one budget, one after the other or at once:
+
+  with PrivacyLedger.open('ledger.jsonl', header, shared=True) as ledger:
+    ledger.join(run)
+
+A noise multiplier is relative to its own run's sensitivity, so that runs of any
+clips, schedules and noise add up. What must be one and the same is whose data a
+client's number stands for: the header says so, in words and with a public seed,
+and a run of other clients is refused. Runs that share a ledger must be on one
+machine, whose locks they take turns by.
 
 A retry is told from a new release by its `release_id`. One with the same noise
 key and the same inputs is bit-identical: it is recorded, recognised and not
@@ -25,10 +37,11 @@ epsilon from it. It is chained, and its length pinned by a second file
 (`_chained_file` says against what that helps, and against what not).
 """
 
+import contextlib
 import fractions
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,10 +51,15 @@ from tvdp_tf.privacy import (
   _chained_file,
   _ledger_format,
   _ledger_state,
+  _rdp,
   _release_id,
 )
 from tvdp_tf.privacy._chained_file import LedgerError
-from tvdp_tf.privacy._ledger_format import LedgerHeader, LedgerRecord
+from tvdp_tf.privacy._ledger_format import (
+  LedgerHeader,
+  LedgerRecord,
+  LedgerRun,
+)
 from tvdp_tf.privacy._ledger_state import BudgetExceededError, NoiseReuseError
 from tvdp_tf.privacy._release_id import release_id
 
@@ -50,10 +68,12 @@ __all__ = [
   'LedgerError',
   'LedgerHeader',
   'LedgerRecord',
+  'LedgerRun',
   'NoiseReuseError',
   'PrivacyLedger',
   'laplace_epsilon_of_release',
   'release_id',
+  'renyi_order',
 ]
 
 
@@ -78,6 +98,41 @@ def laplace_epsilon_of_release(target_epsilon: float, releases: int) -> float:
   while fractions.Fraction(epsilon) * releases > fractions.Fraction(target):
     epsilon = math.nextafter(epsilon, 0.0)
   return _validate.positive('epsilon of one release', epsilon)
+
+
+def renyi_order(
+  noise_multipliers: Iterable[float],
+  sampling_rate: float,
+  target_epsilon: float,
+  delta: float,
+) -> float:
+  """The Renyi order for a ledger of several runs with secret sampling.
+
+  It is fixed in the ledger's header before anything is released: the one at
+  which rounds such as these take the least part of the target. Rounds that are
+  calibrated to that target by Renyi accounting fit at it.
+
+  Args:
+    noise_multipliers: Of the rounds of a typical run, > 0.
+    sampling_rate: q in (0, 1].
+    target_epsilon: The ledger's, > 0.
+    delta: The ledger's, in (0, 1).
+
+  Raises:
+    ValueError: If an argument is out of range, or the target is too small for
+      any order.
+  """
+  multipliers = np.array(
+    [_validate.positive('noise_multipliers', z) for z in noise_multipliers]
+  )
+  if not len(multipliers):
+    raise ValueError('noise_multipliers must not be empty, got []')
+  return _rdp.order_of_least_share(
+    multipliers,
+    _validate.rate('sampling_rate', sampling_rate),
+    _validate.positive('target_epsilon', target_epsilon),
+    _validate.open_unit('delta', delta),
+  )
 
 
 def _amounts(
@@ -105,65 +160,141 @@ def _amounts(
 class PrivacyLedger:
   """A ledger that is being written; made by `create` or `open`.
 
-  Holds the file locked until `close`, or the end of a `with` block. Not
-  thread-safe.
+  Holds the file locked until `close`, or the end of a `with` block; a shared
+  one only while it writes. Not thread-safe.
   """
 
   def __init__(
-    self, file: _chained_file.ChainedFile, state: _ledger_state.LedgerState
+    self,
+    file: _chained_file.ChainedFile,
+    state: _ledger_state.LedgerState,
+    run: int = 0,
   ):
     self._file = file
     self._state = state
+    self._run = run
+    self._depth = 0
 
   @classmethod
   def create(
-    cls, path: str | os.PathLike, header: LedgerHeader
+    cls,
+    path: str | os.PathLike,
+    header: LedgerHeader,
+    run: LedgerRun | None = None,
+    shared: bool = False,
   ) -> 'PrivacyLedger':
     """Starts a ledger; its folder must exist.
 
     Args:
       path: Where; `<path>.head` is written beside it.
       header: What its numbers will mean, for good.
+      run: The run that records in it; None to `join` later.
+      shared: Whether other runs may record in it meanwhile.
 
     Raises:
       LedgerError: If there is one already, or it cannot be written.
+      ValueError: If the run does not fit the header.
     """
+    if run is not None:
+      run.check(header)
     state = _ledger_state.LedgerState(header)
     payload = _ledger_format.header_payload(header)
-    return cls(_chained_file.ChainedFile.create(path, payload), state)
+    file = _chained_file.ChainedFile.create(path, payload, shared)
+    ledger = cls(file, state)
+    if run is not None:
+      try:
+        ledger.join(run)
+      except BaseException:
+        file.close()
+        raise
+    return ledger
 
   @classmethod
   def open(
-    cls, path: str | os.PathLike, header: LedgerHeader | None = None
+    cls,
+    path: str | os.PathLike,
+    header: LedgerHeader | None = None,
+    run: LedgerRun | None = None,
+    shared: bool = False,
   ) -> 'PrivacyLedger':
-    """Goes on with a ledger, after a restart.
+    """Goes on with a ledger, after a restart, or to `join` another run.
 
     Args:
       path: The ledger.
       header: What the run takes it to be; None to take it as it is.
+      run: The run to go on with. None for the only one; if the ledger is shared
+        or has several, for none: `join` has to come before `record`.
+      shared: Whether other runs may record in it meanwhile.
 
     Raises:
       LedgerError: If it is missing, damaged, cut short, without its head, open
-        for writing elsewhere, or not of that header.
+        for writing elsewhere, of version 1, not of that header, or has no such
+        run.
     """
-    file, chain = _chained_file.ChainedFile.open(path)
+    file, chain = _chained_file.ChainedFile.open(path, shared)
     try:
       ledger = cls(file, _ledger_state.replay(path, chain.payloads))
-      if header is not None:
-        ledger._refuse_other_header(header)
+      ledger._adopt(header, run)
     except BaseException:
       file.close()
       raise
     return ledger
 
-  def _refuse_other_header(self, expected: LedgerHeader):
-    found = _ledger_format.header_payload(self.header)
-    for name, value in _ledger_format.header_payload(expected).items():
+  def _adopt(self, header: LedgerHeader | None, run: LedgerRun | None):
+    """Checks what the ledger is taken to be, and finds the run."""
+    state = self._state
+    if state.version_1:
+      raise LedgerError(
+        f'{self._file.path}: line 1: version is 1, which does not say whether'
+        ' the noise was seeded: it can be audited, but not gone on with'
+      )
+    if header is not None:
+      self._refuse_other(
+        1,
+        _ledger_format.header_payload(self.header),
+        _ledger_format.header_payload(header),
+      )
+    if run is None:
+      self._run = 1 if len(state.runs) == 1 and not self.shared else 0
+      return
+    number = state.run_number(run.run_id)
+    if number is None:
+      raise LedgerError(f'{self._file.path}: holds no run {run.run_id}')
+    self._refuse_other(
+      None,
+      _ledger_format.run_payload(state.runs[number - 1], number),
+      _ledger_format.run_payload(run, number),
+    )
+    self._run = number
+
+  def _refuse_other(self, line: int | None, found: dict, expected: dict):
+    where = f'line {line}' if line else f'run {expected["run"]}'
+    for name, value in expected.items():
       if found[name] != value:
         raise LedgerError(
-          f'{self._file.path}: line 1: {name} is {found[name]!r}, but this run'
+          f'{self._file.path}: {where}: {name} is {found[name]!r}, but this run'
           f' has {value!r}'
         )
+
+  def join(self, run: LedgerRun):
+    """Adds a run, which is the one that `record` is about from now on.
+
+    Raises:
+      ValueError: If it does not fit the header, or has `seeded` None.
+      LedgerError: If it is on record already; if the ledger is of one run alone
+        (without `data` in its header, or with secret sampling and without
+        `renyi_order`); if it is seeded or without a proven sensitivity and the
+        other runs are not, or the reverse; or if it cannot be written.
+    """
+    with self.locked():
+      number = len(self._state.runs) + 1
+      payload = _ledger_format.run_payload(run, number)
+      try:
+        self._state.check_run(run)
+      except LedgerError as error:
+        raise LedgerError(f'{self._file.path}: {error}') from None
+      self._append(payload, lambda: self._state.begin(run))
+      self._run = number
 
   def __enter__(self) -> 'PrivacyLedger':
     return self
@@ -175,10 +306,65 @@ class PrivacyLedger:
     """Releases the file; what was recorded stays. May be called again."""
     self._file.close()
 
+  @contextlib.contextmanager
+  def locked(self) -> Iterator[None]:
+    """Within it nobody else records: what was found affordable still is.
+
+    It takes in what others have recorded; outside of it a shared ledger answers
+    as of the last time. May be nested.
+
+    Raises:
+      LedgerError: If somebody keeps the ledger locked, or what others have
+        written is damaged: the ledger is closed then.
+    """
+    if self._depth:
+      yield
+      return
+    with self._file.locked() as payloads:
+      try:
+        for payload in payloads:
+          self._state.take(payload)
+      except BaseException as error:
+        # The file and the state may differ: only the file counts.
+        self.close()
+        if isinstance(error, ValueError | LedgerError):
+          raise LedgerError(f'{self._file.path}: {error}') from None
+        raise
+      self._depth += 1
+      try:
+        yield
+      finally:
+        self._depth -= 1
+
+  def _append(self, payload: dict[str, Any], apply: Callable[[], None]):
+    """Writes a line, and then adds it up."""
+    try:
+      self._file.append(payload)
+      apply()
+    except BaseException:
+      # The file and the state may differ: only the file counts.
+      self.close()
+      raise
+
   @property
   def header(self) -> LedgerHeader:
-    """What the numbers of the ledger mean."""
+    """What the budget of the ledger is."""
     return self._state.header
+
+  @property
+  def runs(self) -> Sequence[LedgerRun]:
+    """The runs in order; their numbers are from 1."""
+    return tuple(self._state.runs)
+
+  @property
+  def shared(self) -> bool:
+    """Whether other runs may record in it meanwhile."""
+    return self._file.shared
+
+  @property
+  def run(self) -> int:
+    """The number of the run that `record` is about; 0 before `join`."""
+    return self._run
 
   @property
   def head_hash(self) -> str:
@@ -187,12 +373,12 @@ class PrivacyLedger:
 
   @property
   def charged(self) -> Sequence[LedgerRecord]:
-    """What has counted so far: the records in order, without repeats.
+    """What has counted so far of this run: its records, without repeats.
 
-    Each holds only those of its clients whose release was no repeat; a record
-    of repeats alone is left out.
+    In order. Each holds only those of its clients whose release was no repeat;
+    a record of repeats alone is left out.
     """
-    return tuple(self._state.charged)
+    return tuple(r for r in self._state.charged if r.run == self._run)
 
   def first_use(self, identity: str) -> LedgerRecord | None:
     """The record that used the noise key of a release first, if one did.
@@ -206,8 +392,8 @@ class PrivacyLedger:
     return self._state.first_use(noise_digest)
 
   def attempts(self, round_number: int) -> int:
-    """How often a round has been recorded, repeats included."""
-    return self._state.attempts.get(round_number, 0)
+    """How often a round of this run has been recorded, repeats included."""
+    return self._state.attempts.get((self._run, round_number), 0)
 
   def record(
     self,
@@ -241,41 +427,44 @@ class PrivacyLedger:
 
     Raises:
       ValueError: If an argument is out of range.
-      BudgetExceededError: If a client would exceed its target and the header
-        says `enforced`. Nothing was written; the ledger can go on.
+      BudgetExceededError: If a client would exceed the target of all runs or
+        that of this run, and the header says `enforced`. Nothing was written;
+        the ledger can go on.
       NoiseReuseError: If a noise key was used for another release. The same.
       LedgerError: If the record cannot be written; the ledger is unusable then,
-        and must be opened again. Or if, with sampling 'poisson', the round was
-        released before with other noise; nothing was written.
+        and must be opened again. Or if no run has joined, or, with sampling
+        'poisson', the round was released before with other noise; nothing was
+        written.
     """
+    if not self._run:
+      raise LedgerError(f'{self._file.path}: no run has joined to record')
     round_number = _validate.integer('round_number', round_number)
     noise_digests, input_digests = _release_id.split_ids(release_ids)
     multipliers, laplace_epsilon = _amounts(noise_multipliers, laplace_epsilon)
     numbers = tuple(_validate.integer('clients', c, 0) for c in clients)
     if len(multipliers) == len(numbers) and len(set(multipliers)) == 1:
       multipliers = multipliers[:1]
-    record = LedgerRecord(
-      round=round_number,
-      attempt=self.attempts(round_number) + 1,
-      clients=numbers,
-      noise_multipliers=multipliers,
-      laplace_epsilon=laplace_epsilon,
-      releases_per_client=_validate.integer(
-        'releases_per_client', releases_per_client
-      ),
-      noise_digests=noise_digests,
-      input_digests=input_digests,
-    )
-    fresh = self._state.fresh(record)
-    if self.header.enforced:
-      self._state.refuse_overspending(record, fresh)
-    try:
-      self._file.append(_ledger_format.record_payload(record))
-      self._state.apply(record, fresh)
-    except BaseException:
-      # The file and the state may differ: only the file counts.
-      self.close()
-      raise
+    with self.locked():
+      record = LedgerRecord(
+        round=round_number,
+        attempt=self.attempts(round_number) + 1,
+        clients=numbers,
+        noise_multipliers=multipliers,
+        laplace_epsilon=laplace_epsilon,
+        releases_per_client=_validate.integer(
+          'releases_per_client', releases_per_client
+        ),
+        noise_digests=noise_digests,
+        input_digests=input_digests,
+        run=self._run,
+      )
+      fresh = self._state.fresh(record)
+      if self.header.enforced:
+        self._state.refuse_overspending(record, fresh)
+      self._append(
+        _ledger_format.record_payload(record),
+        lambda: self._state.apply(record, fresh),
+      )
     return record
 
   def affordable_clients(
@@ -284,10 +473,20 @@ class PrivacyLedger:
     noise_multiplier: float | None = None,
     releases_per_client: int = 1,
     laplace_epsilon: float | None = None,
+    sampling_rate: float | None = None,
   ) -> list[int]:
-    """Those of `clients` whose target leaves room for fresh releases.
+    """Those of `clients` whose targets leave room for fresh releases.
 
-    Whether or not the header says `enforced`; the arguments are `record`'s.
+    The target of all runs, and that of this run, once it has joined. Whether or
+    not the header says `enforced`.
+
+    Args:
+      clients: As of `record`.
+      noise_multiplier: The same.
+      releases_per_client: The same.
+      laplace_epsilon: The same.
+      sampling_rate: With sampling 'poisson', q of the releases; by default this
+        run's.
     """
     multipliers, epsilon = _amounts(noise_multiplier, laplace_epsilon)
     if (epsilon is not None) != (
@@ -302,7 +501,12 @@ class PrivacyLedger:
     if not numbers:
       return []
     amounts = np.array(multipliers if epsilon is None else [epsilon])
-    fits = self._state.budget.affordable(np.array(numbers), amounts, count)
+    rate = 1.0 if sampling_rate is None else sampling_rate
+    if self._run and sampling_rate is None:
+      rate = self._state.runs[self._run - 1].sampling_rate
+    fits = np.ones(len(numbers), bool)
+    for budget, _ in self._state.limits(self._run):
+      fits &= budget.affordable(np.array(numbers), amounts, count, rate)
     return [n for n, fit in zip(numbers, fits, strict=True) if fit]
 
   def affordable(
@@ -311,11 +515,16 @@ class PrivacyLedger:
     noise_multiplier: float | None = None,
     releases_per_client: int = 1,
     laplace_epsilon: float | None = None,
+    sampling_rate: float | None = None,
   ) -> bool:
-    """Whether `client`'s target leaves room for fresh releases."""
+    """Whether `client` is one of the `affordable_clients`."""
     return bool(
       self.affordable_clients(
-        [client], noise_multiplier, releases_per_client, laplace_epsilon
+        [client],
+        noise_multiplier,
+        releases_per_client,
+        laplace_epsilon,
+        sampling_rate,
       )
     )
 
@@ -323,11 +532,11 @@ class PrivacyLedger:
     return _validate.integer('client', client, 0, self.header.clients - 1)
 
   def epsilon(self, client: int) -> float:
-    """What a client has spent at the header's delta, rounded up."""
+    """What a client has spent in all runs at the delta, rounded up."""
     return self._state.budget.epsilon(self._client(client))
 
   def epsilons(self) -> np.ndarray:
-    """What every client has spent, float64 [clients]; about 1 ms each."""
+    """What every client has spent in all runs, float64 [clients]; 1 ms each."""
     return self._state.budget.epsilons()
 
   def remaining(self, client: int) -> float:

@@ -1,16 +1,44 @@
 """The audit of a ledger: every client's epsilon, from the file alone."""
 
 import dataclasses
+import math
 import os
 
 import numpy as np
 
 from tvdp_tf.privacy import (
   _chained_file,
+  _ledger_budget,
   _ledger_format,
   _ledger_state,
   statement,
 )
+from tvdp_tf.privacy import sensitivity as sensitivity_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunAudit:
+  """One run's share of a ledger.
+
+  Attributes:
+    run: What its numbers mean.
+    number: From 1, in the order in which the runs have joined.
+    records: Number of its attempts at rounds.
+    rounds: Number of different rounds of it on record.
+    epsilons: What each client has spent in this run alone, rounded up, float64
+      [clients], read-only. They do not add up to what all runs together cost.
+  """
+
+  run: _ledger_format.LedgerRun
+  number: int
+  records: int
+  rounds: int
+  epsilons: np.ndarray
+
+  @property
+  def worst_epsilon(self) -> float:
+    """What the worst client has spent in this run alone."""
+    return float(self.epsilons.max())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,12 +47,16 @@ class LedgerAudit:
 
   Attributes:
     path: The file.
-    header: What its numbers mean.
-    epsilons: What each client has spent at the header's delta, rounded up,
-      float64 [clients], read-only; inf where something was released bare.
+    header: What the budget is.
+    runs: The runs, each with its share.
+    noise_distance: How far all that they draw may be from Gaussian noise; it
+      costs of delta, and what is left is what the epsilons are at.
+    epsilons: What each client has spent in all runs at the header's delta,
+      rounded up, float64 [clients], read-only; inf where something was released
+      bare.
     participations: Records that charged each client, int64 [clients],
       read-only. With sampling 'poisson' the rounds it was drawn in.
-    rounds: Number of different rounds on record.
+    rounds: Number of different rounds of all runs on record.
     records: Number of attempts at them.
     repeats: Releases recognised as bit-identical repeats, and not charged.
     head_hash: Hash of the last line, to be compared with one kept elsewhere.
@@ -36,6 +68,8 @@ class LedgerAudit:
 
   path: str
   header: _ledger_format.LedgerHeader
+  runs: tuple[RunAudit, ...]
+  noise_distance: float
   epsilons: np.ndarray
   participations: np.ndarray
   rounds: int
@@ -66,40 +100,164 @@ class LedgerAudit:
     """Whether no client has spent more than its target."""
     return self.worst_epsilon <= self.header.target_epsilon
 
-  def describe(self) -> str:
-    """The audit in words, several lines, for a terminal."""
+  @property
+  def holds(self) -> bool:
+    """Whether the ledger proves its target; never where a statement would not.
+
+    What it does not know, such as whether a run of version 1 was seeded, it
+    takes for the worst.
+    """
+    return not self._faults()
+
+  @property
+  def reason(self) -> str:
+    """Why the target is proven or not, in one sentence."""
+    return '; '.join(self._faults()) or (
+      'every release is on record, with noise that nobody can reproduce, on'
+      ' what has a proven sensitivity; and no client is above the target'
+    )
+
+  @property
+  def worth(self) -> tuple[str, bool]:
+    """As of `statement.worth`: what the target is worth, and if that is little.
+
+    An example-level ledger has at least as many examples as clients.
+    """
+    header = self.header
+    return statement.worth(
+      header.target_epsilon,
+      header.delta,
+      header.unit,
+      header.units or header.clients,
+    )
+
+  def _faults(self) -> list[str]:
+    """What keeps the target from being proven."""
+    header = self.header
+    faults = []
+    if not self.head_verified:
+      faults.append(
+        'the head is missing, so that lines may have been cut off the end'
+      )
+    if not self.records:
+      faults.append('no release is on record')
+    for text, runs in (
+      (
+        'whether the noise is reproducible from a seed is not on record',
+        [share for share in self.runs if share.run.seeded is None],
+      ),
+      (
+        'the noise is reproducible from a seed: this was a simulation',
+        [share for share in self.runs if share.run.seeded],
+      ),
+      (
+        'the sensitivity that the noise is relative to is not proven',
+        [share for share in self.runs if not share.run.sensitivity_proven],
+      ),
+      (
+        'what was published was chosen among several runs, and the choice is'
+        ' not counted here, but in the statement',
+        [share for share in self.runs if share.run.selection],
+      ),
+    ):
+      if runs:
+        numbers = ', '.join(str(share.number) for share in runs[:10])
+        more = ', ...' if len(runs) > 10 else ''
+        several = f' (run {numbers}{more})' if len(self.runs) > 1 else ''
+        faults.append(text + several)
+    if header.target_epsilon == math.inf:
+      faults.append('there is no finite target')
+    elif not self.within_budget:
+      over = int(np.sum(self.epsilons > header.target_epsilon))
+      faults.append(f'{over} of {header.clients} clients are above the target')
+    for share in self.runs:
+      # Alone it has the ledger's target, but for one that was edited.
+      if share.worst_epsilon > share.run.target_epsilon:
+        faults.append(
+          f'run {share.number} has spent more than the target of its own'
+        )
+    if not header.enforced:
+      # The ledger does not know how the noise came about.
+      faults.append(
+        'the target was not enforced, so that what was released may depend on'
+        ' what had been spent'
+      )
+    if (
+      header.target_epsilon < math.inf
+      and not _ledger_budget.is_gaussian_enough(
+        header.delta, header.target_epsilon, self.noise_distance
+      )
+    ):
+      faults.append(
+        'what is drawn is not Gaussian as far out as epsilon ='
+        f' {statement.format_epsilon(header.target_epsilon)} needs it'
+      )
+    if (
+      header.sampling == _ledger_format.POISSON
+      and header.adjacency != sensitivity_lib.ADD_OR_REMOVE_ONE
+    ):
+      faults.append(
+        f'secret sampling is accounted for {sensitivity_lib.ADD_OR_REMOVE_ONE}'
+        f' alone, not for {header.adjacency}'
+      )
+    return faults
+
+  def describe(
+    self, holds: bool | None = None, reason: str | None = None
+  ) -> str:
+    """The audit in words, several lines, for a terminal.
+
+    Args:
+      holds: In place of `self.holds`, where more is known: never better.
+      reason: The reason then.
+
+    Raises:
+      ValueError: If it is better.
+    """
+    if holds and not self.holds:
+      raise ValueError('holds must be False where the ledger does not hold')
     header = self.header
     number = statement.format_epsilon
     sampling = 'actual participations, no amplification'
     if header.sampling == _ledger_format.POISSON:
-      sampling = f'secret Poisson sampling at rate {header.sampling_rate!r}'
-    proven = '' if header.sensitivity_proven else ' (NOT PROVEN)'
+      sampling = 'secret Poisson sampling'
+      if header.renyi_order is not None:
+        sampling += f', all runs at Renyi order {header.renyi_order!r}'
     limit = 'enforced' if header.enforced else 'recorded, not enforced'
     verdict = 'all are within it'
     if not self.within_budget:
       over = int(np.sum(self.epsilons > header.target_epsilon))
       verdict = f'{over} of them are ABOVE it'
     least, most = int(self.participations.min()), int(self.participations.max())
+    if holds is None:
+      holds, reason = self.holds, self.reason
+    worth, little = self.worth
+    word = statement.verdict(holds, little)
     lines = [
-      f'Privacy ledger {self.path}',
-      f'  Mechanism: {header.mechanism} ({header.accounting} noise)',
+      f'Privacy ledger {self.path}: epsilon ='
+      f' {number(header.target_epsilon)} at delta = {header.delta!r} {word}.',
+      f'  Reason: {reason}',
+      *([f'  Worth: {worth}'] if holds else []),
       f'  Protects: one {header.unit} ({header.adjacency})',
-      f'  Noise is relative to: {header.sensitivity}{proven}',
-      f'  Accounting: {sampling}',
+    ]
+    if header.data:
+      lines.append(f'  Data: {header.data}')
+    lines.append(f'  Accounting: {sampling}')
+    for share in self.runs:
+      lines += self._describe_run(share)
+    lines += [
       f'  Records: {self.records} of {self.rounds} rounds; releases repeated'
       f' bit for bit, not charged: {self.repeats}',
       f'  Participations: {least} to {most} a client',
       f'  Worst client: {self.worst_client}, epsilon ='
-      f' {number(self.worst_epsilon)} at delta = {header.delta!r}',
+      f' {number(self.worst_epsilon)}',
       f'  Median client: epsilon = {number(self.median_epsilon)}',
       f'  Target: epsilon = {number(header.target_epsilon)} for each of the'
       f' {header.clients} clients ({limit}): {verdict}',
+      '  What is spent is a reading: where it may have depended on what was'
+      ' released, what is proven is the target.',
       f'  Chain: intact, last hash {self.head_hash}',
     ]
-    if not header.sensitivity_proven:
-      lines.append(
-        '  The sensitivity is not proven, and so is no epsilon above.'
-      )
     if not self.head_verified:
       lines.append(
         f'  {self.path}.head is MISSING: lines may have been cut off the end,'
@@ -116,6 +274,32 @@ class LedgerAudit:
         ' released, and is not counted.'
       )
     return '\n'.join(lines)
+
+  def _describe_run(self, share: RunAudit) -> list[str]:
+    run = share.run
+    number = statement.format_epsilon
+    proven = '' if run.sensitivity_proven else ' (NOT PROVEN)'
+    source = {
+      None: 'UNKNOWN whether from a seed',
+      True: 'from a SEED',
+      False: 'from no seed',
+    }[run.seeded]
+    rate = ''
+    if self.header.sampling == _ledger_format.POISSON:
+      rate = f', sampling rate {run.sampling_rate!r}'
+    lines = [
+      f'  Run {share.number}: {run.mechanism}, {run.noise}'
+      f' {self.header.accounting} noise, {source}{rate}',
+      f'    Noise is relative to: {run.sensitivity}{proven}',
+      f'    Alone, worst client: epsilon = {number(share.worst_epsilon)} of'
+      f' {number(run.target_epsilon)}; {share.records} records of'
+      f' {share.rounds} rounds',
+    ]
+    if run.selection:
+      lines.append(f'    Published: {run.selection}')
+    if run.run_id:
+      lines.append(f'    Id {run.run_id}')
+    return lines
 
 
 def audit(path: str | os.PathLike[str]) -> LedgerAudit:
@@ -136,17 +320,44 @@ def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   epsilons.flags.writeable = False
   state.participations.flags.writeable = False
   head_count = chain.head_count
-  lines = len(chain.payloads)
+  runs = tuple(
+    _share(state, number, epsilons) for number in range(1, len(state.runs) + 1)
+  )
   return LedgerAudit(
     path=os.fspath(path),
     header=state.header,
+    runs=runs,
+    noise_distance=state.noise_distance,
     epsilons=epsilons,
     participations=state.participations,
     rounds=len(state.attempts),
-    records=lines - 1,
+    records=sum(share.records for share in runs),
     repeats=state.repeats,
     head_hash=chain.last_hash,
     head_verified=head_count is not None,
-    beyond_head=0 if head_count is None else lines - head_count,
+    beyond_head=0 if head_count is None else len(chain.payloads) - head_count,
     torn_bytes=chain.torn,
+  )
+
+
+def _share(
+  state: _ledger_state.LedgerState, number: int, epsilons: np.ndarray
+) -> RunAudit:
+  run = state.runs[number - 1]
+  if (
+    len(state.runs) > 1
+    or run.target_epsilon != state.header.target_epsilon
+    or state.header.renyi_order is not None
+  ):
+    epsilons = state.run_budget(number).epsilons()
+    epsilons.flags.writeable = False
+  attempts = [
+    count for (of, _), count in state.attempts.items() if of == number
+  ]
+  return RunAudit(
+    run=run,
+    number=number,
+    records=sum(attempts),
+    rounds=len(attempts),
+    epsilons=epsilons,
   )

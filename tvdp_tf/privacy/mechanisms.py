@@ -18,6 +18,11 @@ from tvdp_tf import _validate
 from tvdp_tf.privacy import schedule as schedule_lib
 from tvdp_tf.privacy import sensitivity
 
+# Gaussian noise in floating point, or on a grid of integers.
+CONTINUOUS = 'continuous'
+DISCRETE = 'discrete'
+NOISES = (CONTINUOUS, DISCRETE)
+
 
 def _check_schedule(schedule: schedule_lib.GeometricSchedule) -> None:
   if not isinstance(schedule, schedule_lib.GeometricSchedule):
@@ -92,15 +97,18 @@ class GradientMechanism:
       deviations. A client may have z_1 of its own and the same theta.
     example_l2_norm_clip: C_g.
     adjacency: Of examples: 'replace-one' or 'add-or-remove-one'.
+    noise: One of `NOISES`.
   """
 
   schedule: schedule_lib.GeometricSchedule
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
+  noise: str = CONTINUOUS
 
   def __post_init__(self):
+    _validate.one_of('noise', self.noise, NOISES)
     _check_schedule(self.schedule)
-    _validate.positive('example_l2_norm_clip', self.example_l2_norm_clip)
+    sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.one_of('adjacency', self.adjacency, sensitivity.ADJACENCIES)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
@@ -133,16 +141,19 @@ class CentralMechanism:
     denominator: The fixed, public number that the noisy sum is divided by: the
       expected size of a cohort.
     seed: Makes the noise reproducible; None for noise nobody can predict.
+    noise: One of `NOISES`.
   """
 
   schedule: schedule_lib.GeometricSchedule
   l2_norm_clip: float
   denominator: float
   seed: int | None = None
+  noise: str = CONTINUOUS
 
   def __post_init__(self):
+    _validate.one_of('noise', self.noise, NOISES)
     _check_schedule(self.schedule)
-    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
     _validate.positive('denominator', self.denominator)
 
   def sensitivity(self) -> sensitivity.SensitivityRule:

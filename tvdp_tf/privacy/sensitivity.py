@@ -15,6 +15,7 @@ C. Five full-batch steps on 600 points can move a model by 2C, 600 times more.
 """
 
 import dataclasses
+from typing import Any
 
 from tvdp_tf import _validate
 
@@ -22,6 +23,15 @@ PAPER = 'paper'
 PROJECTION = 'projection'
 GRADIENT = 'gradient'
 UPDATE = 'update'
+
+# How many clipped gradients are added up in float32.
+MICROBATCH_SIZE = 64
+# What a sum of clipped updates, added up in float64, may be off by.
+UPDATE_ROUNDING = 2e-6
+
+# Beyond these the arithmetic of float32 carries no proof.
+LEAST_CLIP = 1e-10
+MOST_CLIP = 1e10
 
 UNITS = ('example', 'user')
 REPLACE_ONE = 'replace-one'
@@ -43,6 +53,9 @@ class SensitivityRule:
     adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
     proven: Whether the bound holds for every data set and model.
     reason: Why, or why not, in a sentence.
+    rounding: The share of `value` that is set aside for rounding: what is
+      clipped is clipped shorter by it, so that `value` bounds what is computed
+      in floating point. 0 if nothing is known of how it is computed.
   """
 
   name: str
@@ -53,9 +66,11 @@ class SensitivityRule:
   adjacency: str
   proven: bool
   reason: str
+  rounding: float = 0.0
 
   def __post_init__(self):
     object.__setattr__(self, 'value', _validate.positive('value', self.value))
+    _validate.non_negative('rounding', self.rounding)
     _validate.one_of('unit', self.unit, UNITS)
     _validate.one_of('adjacency', self.adjacency, ADJACENCIES)
     if not isinstance(self.proven, bool):
@@ -68,6 +83,41 @@ class SensitivityRule:
   def to_json_dict(self) -> dict[str, str | float | bool]:
     """The attributes, ready for `json.dumps`."""
     return dataclasses.asdict(self)
+
+
+def check_clip(name: str, value: object) -> float:
+  """A clip that float32 can work with: `LEAST_CLIP` to `MOST_CLIP`.
+
+  Raises:
+    ValueError: If it is not.
+  """
+  clip = _validate.positive(name, value)
+  if not LEAST_CLIP <= clip <= MOST_CLIP:
+    raise ValueError(
+      f'{name} must be from {LEAST_CLIP:g} to {MOST_CLIP:g}, where the rounding'
+      f' of float32 is bounded, got {value!r}'
+    )
+  return clip
+
+
+def relative_rounding(
+  examples: Any, microbatch_size: int = MICROBATCH_SIZE
+) -> Any:
+  """The share of 2 C_g/n that rounding may take up in a mean of n gradients.
+
+  The proof is in `learning.clipping`: float32 within a microbatch, float64
+  between them.
+
+  >>> f'{relative_rounding(600):.1e}', f'{relative_rounding(10**6):.1e}'
+  ('3.1e-04', '3.1e-04')
+
+  Args:
+    examples: n, a number or a float64 tensor.
+    microbatch_size: B.
+  """
+  within = microbatch_size * (microbatch_size + 16) * 2.0**-24
+  microbatches = examples / microbatch_size + 2
+  return within + microbatches * examples * 2.0**-52
 
 
 def paper_rule(l2_norm_clip: float, examples: int) -> SensitivityRule:
@@ -131,6 +181,8 @@ def gradient_rule(
 ) -> SensitivityRule:
   """2 C_g/n: the mean of clipped per-example gradients, any model.
 
+  As `learning.clipping` computes it, `relative_rounding` included.
+
   Args:
     example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
       to, > 0.
@@ -160,6 +212,7 @@ def gradient_rule(
       ' the divisor n does not depend on the data; later steps see it only'
       ' through noisy gradients'
     ),
+    rounding=relative_rounding(examples),
   )
 
 
@@ -193,4 +246,5 @@ def update_rule(
       'the update has norm at most C_u whatever the data; adding a user to the'
       ' sum moves it by C_u, exchanging one by 2 C_u'
     ),
+    rounding=UPDATE_ROUNDING,
   )

@@ -21,6 +21,8 @@ from tvdp_tf.privacy import sensitivity as sensitivity_lib
 SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld', 'basic')
 # What is accounted in view `poisson`; there is no `exact` accountant of it.
 _POISSON_ADJACENCY = sensitivity_lib.ADD_OR_REMOVE_ONE
+# Above it an attacker may be right more than 99.995 % of the time.
+MEANINGFUL_EPSILON = 10.0
 # `basic` adds up pure epsilons, those of Laplace noise.
 _NAMES = (*accounting.ACCOUNTANTS, 'basic')
 
@@ -52,6 +54,63 @@ def format_epsilon(value: float) -> str:
   return f'{rounded:f}' if plain else f'{rounded:g}'
 
 
+def guess_probability(epsilon: float, delta: float) -> float:
+  """How often an attacker is right, at most, who has to tell two cases apart.
+
+  Each is as likely as the other; guessing is right half of the time. It is
+  1 - (1 - delta) / (1 + e^epsilon) (Wasserman and Zhou, 2010).
+
+  >>> round(guess_probability(3.0, 1e-5), 4), guess_probability(1e9, 1e-5)
+  (0.9526, 1.0)
+
+  Args:
+    epsilon: >= 0, or inf.
+    delta: In [0, 1].
+  """
+  if epsilon > 700:
+    return 1.0
+  return 1 - (1 - delta) / (1 + math.exp(epsilon))
+
+
+def worth(
+  epsilon: float, delta: float, unit: str, units: int | None = None
+) -> tuple[str, bool]:
+  """What (epsilon, delta) is worth, in a sentence, and whether that is little.
+
+  Args:
+    epsilon: As `PrivacyStatement.epsilon`.
+    delta: In (0, 1).
+    unit: 'example' or 'user'.
+    units: How many of them there are, if it is known.
+
+  Returns:
+    The sentence; and whether epsilon is above `MEANINGFUL_EPSILON` or delta
+    allows to publish one of the units.
+  """
+  if units is not None and delta >= 1 / units:
+    return (
+      f'little: delta = {delta:g} is at least 1/n for the {units} {unit}s, so'
+      f' that a mechanism which publishes one {unit} at random would meet it'
+    ), True
+  right = guess_probability(epsilon, delta)
+  if epsilon > MEANINGFUL_EPSILON:
+    return (
+      f'little: an attacker who has to tell whose {unit} it was, of two, may be'
+      f' right up to {100 * right:.6g} % of the time'
+    ), True
+  return (
+    f'an attacker who has to tell which of two {unit}s was there is right at'
+    f' most {math.ceil(1000 * right) / 10:g} % of the time; guessing is 50 %'
+  ), False
+
+
+def verdict(holds: bool, little: bool) -> str:
+  """HOLDS, with a reservation if it is worth little, or DOES NOT HOLD."""
+  if not holds:
+    return 'DOES NOT HOLD'
+  return 'HOLDS, BUT PROTECTS LITTLE' if little else 'HOLDS'
+
+
 @dataclasses.dataclass(frozen=True)
 class PrivacyStatement:
   """What is promised, what is delivered, and under which assumptions.
@@ -70,6 +129,8 @@ class PrivacyStatement:
     view: The view, a key of `delivered`, that the promise is about. The default
       grants no amplification.
     sensitivity: The rule that the noise is measured against; None if unknown.
+    units: How many examples or users there are, if that is public; a delta
+      above one over it is called out.
 
   Raises:
     ValueError: If a number is NaN or out of range; or if `holds` is True while
@@ -90,6 +151,7 @@ class PrivacyStatement:
   reason: str
   view: str = 'none'
   sensitivity: sensitivity_lib.SensitivityRule | None = None
+  units: int | None = None
 
   def __post_init__(self):
     target = _epsilon('target_epsilon', self.target_epsilon)
@@ -126,6 +188,8 @@ class PrivacyStatement:
     ):
       if not isinstance(text, str) or not text:
         raise ValueError(f'{name} must be non-empty text, got {text!r}')
+    if self.units is not None:
+      _validate.integer('units', self.units)
     self._check_sensitivity()
     if self.holds:
       self._check_holds()
@@ -191,6 +255,17 @@ class PrivacyStatement:
     name = self.accountant
     return math.inf if name is None else self.delivered[self.view][name]
 
+  @property
+  def worth(self) -> str:
+    """What the promise is worth if it holds, in a sentence."""
+    return worth(self.target_epsilon, self.delta, self.unit, self.units)[0]
+
+  @property
+  def verdict(self) -> str:
+    """HOLDS, with a reservation if it is worth little, or DOES NOT HOLD."""
+    _, little = worth(self.target_epsilon, self.delta, self.unit, self.units)
+    return verdict(self.holds, little)
+
   def to_json_dict(self) -> dict[str, object]:
     """The statement as `json.dumps` takes it; infinity is the string 'inf'."""
     result: dict[str, object] = {
@@ -208,18 +283,20 @@ class PrivacyStatement:
       'reason': self.reason,
       'view': self.view,
       'sensitivity': self.sensitivity and self.sensitivity.to_json_dict(),
+      'worth': self.worth,
+      'units': self.units,
     }
     json.dumps(result, allow_nan=False)
     return result
 
   def describe(self) -> str:
     """The statement in words, several lines, for a terminal."""
-    verdict = 'HOLDS' if self.holds else 'DOES NOT HOLD'
     target = format_epsilon(self.target_epsilon)
     lines = [
       f'Privacy statement: epsilon = {target} at delta = {self.delta!r}'
-      f' {verdict}.',
+      f' {self.verdict}.',
       f'  Reason: {self.reason}',
+      *([f'  Worth: {self.worth}'] if self.holds else []),
       f'  Protects: one {self.unit} ({self.adjacency})',
       f'  Promised in view: {self.view}',
       f'  Claimed epsilon: {format_epsilon(self.claimed_epsilon)}',
@@ -233,6 +310,11 @@ class PrivacyStatement:
       rule = self.sensitivity
       status = 'proven' if rule.proven else 'NOT PROVEN'
       lines.append(f'  Sensitivity: {rule.formula} ({status}: {rule.reason})')
+      if rule.rounding:
+        lines.append(
+          f'    rounding included, up to {rule.rounding:.2g} of it: clipped'
+          ' shorter by as much'
+        )
     if self.assumptions:
       lines.append('  Assuming that:')
       lines.extend(f'    - {assumption}' for assumption in self.assumptions)

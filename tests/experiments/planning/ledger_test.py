@@ -1,4 +1,5 @@
 import csv
+import json
 import math
 import pathlib
 
@@ -7,7 +8,7 @@ from absl.testing import absltest
 
 from tests.privacy import ledger_cases
 from tvdp_tf.experiments.planning import ledger as planning_ledger
-from tvdp_tf.privacy import _chained_file, ledger, ledger_audit
+from tvdp_tf.privacy import _chained_file, accounting, ledger, ledger_audit
 
 
 class PlanningLedgerTest(ledger_cases.LedgerTestCase):
@@ -65,7 +66,8 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     folder = pathlib.Path(self.folder) / 'new' / 'audit'
     planning_ledger.write(self.audit(), folder)
     self.assertEqual(
-      [path.name for path in folder.iterdir()], ['ledger_audit.csv']
+      sorted(path.name for path in folder.iterdir()),
+      ['ledger_audit.csv', 'ledger_runs.csv'],
     )
     with open(folder / 'ledger_audit.csv', newline='') as file:
       rows = list(csv.DictReader(file))
@@ -86,6 +88,40 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     participations = {int(r['client']): int(r['participations']) for r in rows}
     self.assertEqual(participations[0], 1)
     self.assertEqual(participations[29], 29)
+
+  def test_file_of_runs(self):
+    header = ledger_cases.shared_header(target_epsilon=2.0)
+    runs = [
+      ledger_cases.run(header, target_epsilon=e, mechanism=f'm{e:g}')
+      for e in (1.0, 2.0)
+    ]
+    alone = []
+    for i, run in enumerate(runs):
+      with (
+        ledger.PrivacyLedger.open(self.path())
+        if i
+        else ledger.PrivacyLedger.create(self.path(), header)
+      ) as ledger_:
+        ledger_.join(run)
+        for m in range(1, 2 + i):
+          ledger_.record(m, [1], ledger_cases.fresh(), 10.0)
+        alone.append(
+          accounting.delivered_epsilon([10.0] * (1 + i), 1e-5, 'exact')
+        )
+    audit = self.audit()
+    self.assertGreater(audit.worst_epsilon, max(alone))
+    folder = pathlib.Path(self.folder) / 'audit'
+    planning_ledger.write(audit, folder)
+    with open(folder / 'ledger_runs.csv', newline='') as file:
+      rows = list(csv.DictReader(file))
+    self.assertEqual(tuple(rows[0]), planning_ledger.RUNS_COLUMNS)
+    self.assertEqual([row['run'] for row in rows], ['1', '2'])
+    self.assertEqual([row['run_id'] for row in rows], [r.run_id for r in runs])
+    self.assertEqual([row['mechanism'] for row in rows], ['m1', 'm2'])
+    self.assertEqual([row['seeded'] for row in rows], ['false'] * 2)
+    self.assertEqual([row['records'] for row in rows], ['1', '2'])
+    self.assertEqual([float(row['worst_epsilon']) for row in rows], alone)
+    self.assertEqual([row['target_epsilon'] for row in rows], ['1.0', '2.0'])
 
   def test_bare_releases(self):
     header = ledger_cases.header(enforced=False, target_epsilon=math.inf)
@@ -127,6 +163,46 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     ) as caught:
       planning_ledger.check(audit)
     self.assertNotIn('\n', str(caught.exception))
+
+  def test_statement_beside_it_is_not_bettered(self):
+    _, head_hash = self.write()
+    path = pathlib.Path(self.folder, 'privacy.json')
+    self.assertTrue(planning_ledger.verdict(self.audit()).holds)
+    for said, holds, reason in (
+      ({'holds': True, 'ledger_head': head_hash}, True, '^every release'),
+      (
+        {'holds': False, 'ledger_head': head_hash, 'reason': 'too little'},
+        False,
+        '^the statement beside it does not hold: too little$',
+      ),
+      ({'ledger_head': head_hash}, False, 'it gives no reason$'),
+      (
+        {'holds': 1, 'ledger_head': head_hash, 'reason': '\x1b[2J'},
+        False,
+        'it gives no reason$',
+      ),
+      # Of another ledger, or of this one at another time.
+      ({'holds': False, 'ledger_head': 'a' * 64}, True, '^every release'),
+      ([], True, '^every release'),
+    ):
+      path.write_text(json.dumps(said))
+      found = planning_ledger.verdict(self.audit())
+      self.assertEqual(found.holds, holds)
+      self.assertRegex(found.reason, reason)
+      text = planning_ledger.describe(self.audit())
+      self.assertIn(f'Reason: {found.reason}\n', text)
+      self.assertEqual('DOES NOT HOLD' in text, not holds)
+
+  def test_statement_beside_it_betters_nothing(self):
+    with self.create(seeded=True) as ledger_:
+      ledger_.record(1, [0], ledger_cases.fresh(), 40.0)
+      head_hash = ledger_.head_hash
+    pathlib.Path(self.folder, 'privacy.json').write_text(
+      json.dumps({'holds': True, 'ledger_head': head_hash})
+    )
+    self.assertFalse(planning_ledger.verdict(self.audit()).holds)
+    with self.assertRaisesRegex(ValueError, 'holds must be False'):
+      self.audit().describe(holds=True, reason='because')
 
   def test_without_head(self):
     self.write()

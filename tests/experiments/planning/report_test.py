@@ -3,7 +3,6 @@ import itertools
 import json
 import math
 import pathlib
-import tempfile
 from unittest import mock
 
 import numpy as np
@@ -285,9 +284,7 @@ class ReportTest(parameterized.TestCase):
 class FilesTest(parameterized.TestCase):
   def test_nothing_half_written(self):
     report = planning_report.make_report(Settings())
-    folder = pathlib.Path(
-      tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
-    )
+    folder = pathlib.Path(self.create_tempdir().full_path)
     with (
       mock.patch.object(
         planning_files, '_draw', side_effect=OSError(28, 'full')

@@ -1,7 +1,14 @@
-"""The audit of a run's ledger: every client's epsilon, worst first."""
+"""The audit of a ledger: its verdict, its runs, every client's epsilon.
+
+Where the ledger is in a run's folder, the run's statement is beside it. It
+knows more than the ledger, and what it does not promise is not endorsed here.
+"""
 
 import csv
+import dataclasses
+import json
 import pathlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,11 +17,53 @@ from tvdp_tf.experiments.planning import layout as planning_layout
 from tvdp_tf.privacy import ledger, ledger_audit
 
 CSV = 'ledger_audit.csv'
+RUNS_CSV = 'ledger_runs.csv'
 COLUMNS = (
   *('client', 'epsilon', 'participations'),
   *('target_epsilon', 'within_target'),
 )
+RUNS_COLUMNS = (
+  *('run', 'run_id', 'mechanism', 'noise', 'seeded', 'sensitivity_proven'),
+  *('sampling_rate', 'selection', 'settings_digest', 'records', 'rounds'),
+  *('worst_epsilon', 'target_epsilon'),
+)
 MOST_LINES = 20
+# As in `run_folder`, which imports much.
+_STATEMENT = 'privacy.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """What is said of a ledger, with the statement beside it.
+
+  Attributes:
+    holds: Whether its target is proven, and no statement says otherwise.
+    reason: Why, in a sentence.
+  """
+
+  holds: bool
+  reason: str
+
+
+def verdict(audit: ledger_audit.LedgerAudit) -> Verdict:
+  """The audit's verdict, or what the statement beside the ledger takes of it.
+
+  A statement is beside it that is in the same folder and ends with the same
+  line of the ledger.
+  """
+  path = pathlib.Path(audit.path).with_name(_STATEMENT)
+  try:
+    said = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError):
+    said = None
+  if not isinstance(said, dict) or said.get('ledger_head') != audit.head_hash:
+    return Verdict(audit.holds, audit.reason)
+  if audit.holds and said.get('holds') is not True:
+    reason = said.get('reason')
+    if not isinstance(reason, str) or not reason.isprintable():
+      reason = 'it gives no reason'
+    return Verdict(False, f'the statement beside it does not hold: {reason}')
+  return Verdict(audit.holds, audit.reason)
 
 
 def _worst_first(audit: ledger_audit.LedgerAudit) -> list[int]:
@@ -36,8 +85,9 @@ def describe(audit: ledger_audit.LedgerAudit) -> str:
         'ABOVE the target' if spent > target else '',
       )
     )
+  found = verdict(audit)
   lines = [
-    audit.describe(),
+    audit.describe(found.holds, found.reason),
     '',
     'Clients, worst first',
     *planning_layout.table(rows, left=0),
@@ -69,7 +119,10 @@ def _head(audit: ledger_audit.LedgerAudit) -> list[str]:
 
 
 def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
-  """Creates a folder with `ledger_audit.csv`: a row a client, worst first.
+  """Creates a folder with two tables.
+
+  `ledger_audit.csv` has a row a client, worst first; `ledger_runs.csv` a row a
+  run, with what its worst client has spent in it alone.
 
   Args:
     audit: The audit.
@@ -79,20 +132,47 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
     ValueError: If the folder exists or cannot be written.
   """
   target = audit.header.target_epsilon
-  with (
-    output_folder.create(path) as folder,
-    open(folder / CSV, 'w', newline='', encoding='utf-8') as file,
-  ):
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(COLUMNS)
-    for client in _worst_first(audit):
-      spent = float(audit.epsilons[client])
-      writer.writerow(
+  with output_folder.create(path) as folder:
+    _write_table(
+      folder / CSV,
+      COLUMNS,
+      [
         [
           *(client, repr(spent), audit.participations[client]),
-          *(repr(target), str(spent <= target).lower()),
+          *(repr(target), _word(spent <= target)),
         ]
-      )
+        for client in _worst_first(audit)
+        for spent in [float(audit.epsilons[client])]
+      ],
+    )
+    _write_table(
+      folder / RUNS_CSV,
+      RUNS_COLUMNS,
+      [
+        [
+          *(share.number, share.run.run_id, share.run.mechanism),
+          *(share.run.noise, _word(share.run.seeded)),
+          _word(share.run.sensitivity_proven),
+          *(repr(share.run.sampling_rate), share.run.selection),
+          *(share.run.settings_digest, share.records, share.rounds),
+          *(repr(share.worst_epsilon), repr(share.run.target_epsilon)),
+        ]
+        for share in audit.runs
+      ],
+    )
+
+
+def _word(value: bool | None) -> str:
+  return 'unknown' if value is None else str(value).lower()
+
+
+def _write_table(
+  path: pathlib.Path, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(columns)
+    writer.writerows(rows)
 
 
 def check(audit: ledger_audit.LedgerAudit) -> None:

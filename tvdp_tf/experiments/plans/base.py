@@ -12,7 +12,7 @@ from tvdp_tf import errors, privacy
 from tvdp_tf.experiments import federation
 from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.learning import participation
-from tvdp_tf.privacy import ledger, mechanisms
+from tvdp_tf.privacy import ledger, mechanisms, noise_distance
 
 # The views of the statements.
 SERVER_WORST = 'server, worst client'
@@ -64,6 +64,10 @@ class Plan(abc.ABC):
     mechanism: The mechanism, calibrated.
     releases_per_client: Releases of a client in a round, all with one noise.
     shares_noise: Whether all clients hide in one noise on their sum.
+    noise: One of `mechanisms.NOISES`.
+    delta: What is left of the target for the accountant
+      (`privacy.noise_distance`).
+    noise_distance: How far all that is drawn may be from Gaussian noise.
     replans: Whether the noise of the rounds to come is set anew if an
       interruption has cost releases, so that the budget lasts for all rounds.
     history: The releases taken so far; `take` adds to it.
@@ -72,6 +76,9 @@ class Plan(abc.ABC):
   mechanism: mechanisms.Mechanism
   releases_per_client: int = 1
   shares_noise: bool = False
+  noise: str = mechanisms.CONTINUOUS
+  delta: float
+  noise_distance: float = 0.0
   replans: bool = False
 
   def __init__(
@@ -82,16 +89,82 @@ class Plan(abc.ABC):
     self.settings = settings
     self.fed = fed
     self.history: list[Round] = []
+    self.delta = settings.delta
+    # Whether the noise is Gaussian as far out as the promise needs it.
+    self._reaches_far_enough = True
     # Of each user: the sum of 1 / z**2, and z of each of its rounds.
     self._spent = np.zeros(settings.users)
     self._noise_multipliers: list[list[float]] = [
       [] for _ in range(settings.users)
     ]
 
+  def _choose_noise(self) -> None:
+    """Sets `noise` and `delta`, from the settings and what the noise is worth.
+
+    Raises:
+      ValueError: If delta is too small for what is drawn.
+    """
+    settings = self.settings
+    releases = self.releases_per_client * settings.rounds
+    values = self.fed.num_parameters * releases
+
+    def share(noise: str) -> float:
+      return noise_distance.share_of_delta(settings.epsilon, values, noise)
+
+    self.noise = settings.noise
+    if not self.noise:
+      # TFF's worker has no compiler to fuse the generator's ops: there it
+      # takes several times as long as the continuous noise.
+      discrete = (
+        settings.seed is None
+        and settings.runtime == 'compiled'
+        and share(mechanisms.DISCRETE) <= settings.delta / 1000
+      )
+      self.noise = mechanisms.DISCRETE if discrete else mechanisms.CONTINUOUS
+    self.noise_distance = noise_distance.distance(values, self.noise)
+    # No delta of any use is large enough: such an epsilon is promised by noise
+    # that is told apart where it ends.
+    self._reaches_far_enough = share(self.noise) < noise_distance.LARGEST_SHARE
+    if self._reaches_far_enough:
+      self.delta = noise_distance.accounted_delta(
+        settings.delta, settings.epsilon, values, self.noise
+      )
+
   @property
   @abc.abstractmethod
   def header(self) -> ledger.LedgerHeader:
-    """The ledger's header."""
+    """The header of a ledger of this run alone: its budget."""
+
+  @property
+  @abc.abstractmethod
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """What the noise is relative to, with numbers; and whether it is proven."""
+
+  def ledger_run(
+    self, settings_digest: bytes, run_id: str, selection: str = ''
+  ) -> ledger.LedgerRun:
+    """What the ledger is told of the run.
+
+    Args:
+      settings_digest: Of the run's configuration.
+      run_id: As of `LedgerRun`.
+      selection: The same.
+    """
+    formula, proven = self.sensitivity_on_record
+    secret = self.header.sampling == 'poisson'
+    return ledger.LedgerRun(
+      mechanism=self.settings.mechanism,
+      sensitivity=formula,
+      sensitivity_proven=proven,
+      target_epsilon=self.header.target_epsilon,
+      seeded=self.settings.seed is not None,
+      noise=self.noise,
+      noise_distance=self.noise_distance,
+      settings_digest=settings_digest.hex(),
+      sampling_rate=self.settings.sampling_rate if secret else 1.0,
+      selection=selection,
+      run_id=run_id,
+    )
 
   @abc.abstractmethod
   def round(
@@ -201,7 +274,7 @@ class Plan(abc.ABC):
   def worst_epsilon(self) -> float:
     """Exact epsilon of the client that has spent most; view of the server."""
     return privacy.delivered_epsilon(
-      self._multipliers(self._by_spending()[-1]), self.settings.delta, 'exact'
+      self._multipliers(self._by_spending()[-1]), self.delta, 'exact'
     )
 
   def planned(self, rounds: int | None = None) -> np.ndarray:
@@ -250,9 +323,89 @@ class Plan(abc.ABC):
       return False, (
         'the noise is reproducible from --seed: this was a simulation'
       )
+    if not self._reaches_far_enough:
+      return False, (
+        f'{self.noise} noise ends before it could hide anything at epsilon ='
+        f' {self.settings.epsilon:g}: whoever sees a value beyond its end knows'
+        ' what is behind it'
+      )
     if delivered_epsilon > self.settings.epsilon:
       return False, 'the releases have spent more than the target'
     return True, why
+
+  @property
+  def units(self) -> int:
+    """How many examples or users the run is to protect."""
+    if self.header.unit == 'user':
+      return self.settings.users
+    return int(self.fed.examples_per_user.sum())
+
+  @property
+  def as_planned(self) -> bool:
+    """Whether every round was run, once, with the noise of the first plan.
+
+    Otherwise the number of releases, or their noise, may have been chosen by
+    looking at what was released.
+    """
+    numbers = [past.number for past in self.history]
+    return self.settings.refinement == 'none' and (
+      numbers == list(range(1, self.settings.rounds + 1))
+    )
+
+  def _proven(self, by_accountant: Mapping[str, float]) -> Mapping[str, float]:
+    """What is proven of epsilons that were read at the end of the run.
+
+    The sum of what was spent is known when the run stops; but if the data have
+    decided when, only that it stays within the target is proven (a privacy
+    filter; Rogers et al., 2016), not that it is as small as it is.
+    """
+    if self.as_planned or not self.header.enforced:
+      return by_accountant
+    return {
+      accountant: max(epsilon, self.settings.epsilon)
+      for accountant, epsilon in by_accountant.items()
+    }
+
+  def _assumptions(self) -> list[str]:
+    """What the reader of any statement has to grant."""
+    if self.noise == mechanisms.DISCRETE:
+      drawn = (
+        'the keys of the noise are unpredictable, and so is what ChaCha20 makes'
+        ' of them; nothing is assumed of floating point in the noise'
+      )
+    else:
+      drawn = (
+        'the keys of the noise are unpredictable, and what Philox makes of them'
+        ' is taken for random; noise is computed and added in floating point,'
+        ' whose last bits are taken to tell nothing'
+      )
+    found = [
+      drawn,
+      'the process that trains holds the data of all clients and draws all'
+      ' noise keys: what is promised is promised against who sees what the'
+      ' algorithm sends, not against whoever runs this process',
+      'all settings are public and were not chosen by looking at the data; the'
+      ' test set is public',
+      'other runs on the same data add to this one, unless they share its'
+      ' ledger',
+    ]
+    if self.settings.split == 'dirichlet':
+      found.append(
+        'who holds which examples is taken as given: that this simulation deals'
+        ' them out by their labels, all together, is not covered'
+      )
+    if self.header.unit == 'example':
+      found.append(
+        'an example is not a person: who has several of them, or some with'
+        ' several clients, is protected less'
+      )
+    if not self.as_planned and self.header.enforced:
+      found.append(
+        'the run did not go as planned at its start: what is stated as'
+        ' delivered is the target, which the filter proves whatever made it'
+        ' stop or change'
+      )
+    return found
 
   def _warnings(self) -> list[str]:
     """Assumptions that the settings force on any mechanism."""

@@ -33,18 +33,20 @@ class CentralPlan(base.Plan):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
+    self._choose_noise()
     self._amplified = settings.participation == _POISSON
     # The accounting of secret samples needs the schedule in advance.
     self.replans = not self._amplified
     self._events: list[dp_accounting.DpEvent] = []
     self._composition = poisson_composition.PoissonComposition(
-      settings.sampling_rate, settings.delta
+      settings.sampling_rate, self.delta
     )
     self.mechanism = mechanisms.CentralMechanism(
       self._schedule(),
       settings.l2_norm_clip,
       settings.users_per_round,
       settings.seed,
+      noise=self.noise,
     )
 
   def _schedule(self) -> privacy.GeometricSchedule:
@@ -52,7 +54,7 @@ class CentralPlan(base.Plan):
     if self._amplified:
       return privacy.calibrate(
         settings.epsilon,
-        settings.delta,
+        self.delta,
         settings.theta,
         settings.rounds,
         accountant=settings.calibration,
@@ -60,7 +62,7 @@ class CentralPlan(base.Plan):
         sampling_rate=settings.sampling_rate,
       )
     z_eff = participation_budget.equivalent_noise_multiplier(
-      settings.epsilon, settings.delta, settings.calibration
+      settings.epsilon, self.delta, settings.calibration
     )
     self._budget = z_eff**-2.0
     return self._for_worst_user(settings.rounds)
@@ -81,17 +83,18 @@ class CentralPlan(base.Plan):
     """As in the base class."""
     settings = self.settings
     return ledger.LedgerHeader(
-      mechanism='central',
       unit='user',
       adjacency='add-or-remove-one',
       target_epsilon=settings.epsilon,
       delta=settings.delta,
       clients=settings.users,
-      sensitivity=f'C_u = {settings.l2_norm_clip!r}',
-      sensitivity_proven=True,
       sampling=_POISSON if self._amplified else 'none',
-      sampling_rate=settings.sampling_rate if self._amplified else 1.0,
     )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    return f'C_u = {self.settings.l2_norm_clip!r}', True
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
@@ -169,7 +172,7 @@ class CentralPlan(base.Plan):
         if self._amplified
         else event
       )
-    return float(accountant.get_epsilon(self.settings.delta))
+    return float(accountant.get_epsilon(self.delta))
 
   def worst_epsilon(self) -> float:
     """As in the base class; with Poisson participation, of every user."""
@@ -192,13 +195,13 @@ class CentralPlan(base.Plan):
       view = _POISSON
       pld = privacy.delivered_epsilon(
         [past.noise_multipliers[0] for past in self.history],
-        settings.delta,
+        self.delta,
         'pld',
         sampling=_POISSON,
         sampling_rate=settings.sampling_rate,
       )
       views: dict[str, Mapping[str, float]] = {
-        view: {'pld': pld, 'rdp': self._composition.epsilon()}
+        view: self._proven({'pld': pld, 'rdp': self._composition.epsilon()})
       }
       who = (
         'who was drawn in which round stays a secret of the server, and so '
@@ -210,9 +213,11 @@ class CentralPlan(base.Plan):
       order = self._by_spending()
       median = self._multipliers(order[len(order) // 2])
       views = {
-        view: base.delivered(self._multipliers(order[-1]), settings.delta),
-        'outsider who knows the cohorts, median user': base.delivered(
-          median, settings.delta
+        view: self._proven(
+          base.delivered(self._multipliers(order[-1]), self.delta)
+        ),
+        'outsider who knows the cohorts, median user': self._proven(
+          base.delivered(median, self.delta)
         ),
       }
       who = (
@@ -240,13 +245,12 @@ class CentralPlan(base.Plan):
         'promised',
         who,
         'a person is one user',
-        'all settings are public and were not chosen by looking at the data',
-        'the test set is public',
-        'noise is drawn and updates are summed in floating point',
+        *self._assumptions(),
         *self._warnings(),
       ),
       holds=holds,
       reason=reason,
       view=view,
       sensitivity=self.mechanism.sensitivity(),
+      units=self.units,
     )

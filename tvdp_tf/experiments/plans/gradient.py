@@ -19,8 +19,9 @@ class GradientPlan(base.Plan):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self.releases_per_client = settings.local_steps
+    self._choose_noise()
     z_eff = participation_budget.equivalent_noise_multiplier(
-      settings.epsilon, settings.delta, settings.calibration
+      settings.epsilon, self.delta, settings.calibration
     )
     self._budget = z_eff**-2.0
     initial = participation_budget.initial_noise_multipliers(
@@ -43,23 +44,27 @@ class GradientPlan(base.Plan):
         self.settings.theta, rounds, base.largest_finite(initial)
       ),
       self.settings.example_l2_norm_clip,
+      noise=self.noise,
     )
 
   @property
   def header(self) -> ledger.LedgerHeader:
     """As in the base class."""
     return ledger.LedgerHeader(
-      mechanism='gradient',
       unit='example',
       adjacency=self.mechanism.adjacency,
       target_epsilon=self.settings.epsilon,
       delta=self.settings.delta,
       clients=self.settings.users,
-      sensitivity=(
-        f'2 C_g / n_k, C_g = {self.settings.example_l2_norm_clip!r}, n_k the '
-        "client's number of examples"
-      ),
-      sensitivity_proven=True,
+    )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    clip = self.settings.example_l2_norm_clip
+    return (
+      f"2 C_g / n_k, C_g = {clip!r}, n_k the client's number of examples",
+      True,
     )
 
   def round(
@@ -136,8 +141,8 @@ class GradientPlan(base.Plan):
       self._multipliers(order[len(order) // 2]),
     )
     views = {
-      base.SERVER_WORST: base.delivered(worst, settings.delta),
-      base.SERVER_MEDIAN: base.delivered(median, settings.delta),
+      base.SERVER_WORST: self._proven(base.delivered(worst, self.delta)),
+      base.SERVER_MEDIAN: self._proven(base.delivered(median, self.delta)),
     }
     # Post-processing of what the server sees.
     views[base.OUTSIDER_WORST] = views[base.SERVER_WORST]
@@ -158,10 +163,8 @@ class GradientPlan(base.Plan):
         'the server is honest but curious: it sees who uploads what and when; '
         'an outsider, who sees less, learns at most as much',
         'clients run this code and keep their noise secret',
-        'the number of examples of each client, the cohorts and all settings '
-        'are public and were not chosen by looking at the data',
-        'the test set is public',
-        'noise is drawn and gradients are summed in floating point',
+        'the number of examples of each client and the cohorts are public',
+        *self._assumptions(),
         *self._warnings(),
       ),
       holds=holds,
@@ -170,4 +173,5 @@ class GradientPlan(base.Plan):
       sensitivity=self.mechanism.sensitivity(
         int(self.fed.examples_per_user.min())
       ),
+      units=self.units,
     )

@@ -43,20 +43,23 @@ class LaplacePlan(base.Plan):
   def header(self) -> ledger.LedgerHeader:
     """As in the base class."""
     return ledger.LedgerHeader(
-      mechanism='laplace',
       unit='example',
       adjacency='replace-one',
       target_epsilon=self.settings.epsilon,
       delta=0.0,
       clients=self.settings.users,
-      sensitivity=(
-        f'L1: sqrt(d) 2 C / n, d = {self._dimension}, C = '
-        f'{self.settings.l2_norm_clip!r}, n = '
-        f'{int(self.fed.examples_per_user.min())}'
-      ),
-      sensitivity_proven=False,
       accounting='laplace',
     )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    formula = (
+      f'L1: sqrt(d) 2 C / n, d = {self._dimension}, C = '
+      f'{self.settings.l2_norm_clip!r}, n = '
+      f'{int(self.fed.examples_per_user.min())}'
+    )
+    return formula, False
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float

@@ -12,6 +12,8 @@ from tvdp_tf.privacy import ledger, mechanisms
 class NoiselessPlan(base.Plan):
   """Everything is released bare."""
 
+  noise = 'no'
+
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self.mechanism = mechanisms.NoMechanism(settings.l2_norm_clip)
@@ -20,16 +22,18 @@ class NoiselessPlan(base.Plan):
   def header(self) -> ledger.LedgerHeader:
     """As in the base class."""
     return ledger.LedgerHeader(
-      mechanism='none',
       unit='example',
       adjacency='replace-one',
       target_epsilon=math.inf,
       delta=self.settings.delta,
       clients=self.settings.users,
-      sensitivity='none: there is no noise',
-      sensitivity_proven=False,
       enforced=False,
     )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    return 'none: there is no noise', False
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float

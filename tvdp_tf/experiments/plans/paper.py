@@ -38,19 +38,22 @@ class PaperPlan(base.Plan):
   def header(self) -> ledger.LedgerHeader:
     """As in the base class."""
     return ledger.LedgerHeader(
-      mechanism='paper',
       unit='example',
       adjacency='replace-one',
       target_epsilon=self.settings.epsilon,
       delta=self.settings.delta,
       clients=self.settings.users,
-      sensitivity=(
-        f'2 C / n_k, C = {self.settings.l2_norm_clip!r}, n_k the '
-        "client's number of examples"
-      ),
-      sensitivity_proven=False,
       # The paper's noise overspends: refusing would be another algorithm.
       enforced=False,
+    )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    clip = self.settings.l2_norm_clip
+    return (
+      f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
+      False,
     )
 
   def _sensitivities(self) -> np.ndarray:

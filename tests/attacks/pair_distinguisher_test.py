@@ -1,0 +1,95 @@
+import dataclasses
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import simulation
+from tvdp_tf.attacks import hostile_pairs, lower_bound, pair_distinguisher
+from tvdp_tf.federated import client_work
+from tvdp_tf.privacy import mechanisms
+
+
+def _pair(target, examples=5, value=3.0) -> hostile_pairs.Pair:
+  """One example that pulls the one weight up, or down."""
+  features = np.zeros([examples, 1], np.float32)
+  features[0] = value
+  return hostile_pairs.measured(
+    target,
+    hostile_pairs.Pair(
+      *('pair', target.weights, features, np.zeros(examples, np.int32), 0),
+      feature=-features[0],
+      label=np.array(0, np.int32),
+    ),
+  )
+
+
+class PairDistinguisherTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.model = hostile_pairs.linear_probe()
+    self.target = hostile_pairs.subject('probe', self.model, 1.0)
+    self.enter_context(simulation.compiled_runtime('cpu'))
+
+  def _shown(self, pair=None, **kwargs) -> lower_bound.LowerBound:
+    arguments = {'epsilon': 2.0, 'delta': 1e-3, 'confidence': 0.99, 'seed': 1}
+    found = pair_distinguisher.distinguish(
+      self.target, pair or _pair(self.target), **(arguments | kwargs)
+    )
+    assert found is not None
+    return found
+
+  def test_shows_no_more_than_is_promised(self):
+    found = self._shown(epsilon=6.0)
+    self.assertBetween(found.epsilon_lower_bound, 0.5, 6)
+    self.assertGreaterEqual(found.trials, 400)
+
+  def test_refutes_half_the_noise(self):
+    found = self._shown(noise_scale=0.25)
+    self.assertGreater(found.epsilon_lower_bound, 2)
+
+  def test_refutes_a_clip_that_lets_through_more(self):
+    wrong = client_work._clipped_sum(self.model, 4.0)
+
+    def clipped_sum(weights, features, labels, present, clip):
+      return wrong(weights, features, labels, present, 4 * clip)
+
+    self.target = hostile_pairs.subject(
+      'probe', self.model, 1.0, clipped_sum=clipped_sum
+    )
+    pair = _pair(self.target, value=9.0)
+    self.assertGreater(pair.ratio, 3.9)
+    with mock.patch.object(
+      client_work, '_clipped_sum', lambda model, clip: clipped_sum
+    ):
+      found = self._shown(pair)
+    self.assertGreater(found.epsilon_lower_bound, 2)
+
+  @parameterized.parameters(*mechanisms.NOISES)
+  def test_as_many_trials_as_there_is_time_for(self, noise_kind):
+    found = self._shown(seconds=1e-9, noise_kind=noise_kind)
+    self.assertEqual(found.trials, lower_bound.MINIMUM_TRIALS)
+
+  def test_a_mean_that_is_not_finite(self):
+    pair = _pair(self.target)
+    target = dataclasses.replace(
+      self.target, mean=lambda *_: [np.full([1, 1], np.nan)]
+    )
+    self.assertIsNone(
+      pair_distinguisher.distinguish(
+        target, pair, epsilon=1.0, delta=1e-3, confidence=0.9
+      )
+    )
+
+  def test_number_of_trials(self):
+    few, some, most = (
+      pair_distinguisher.trials(epsilon, 1e-3, 0.95)
+      for epsilon in (0.1, 4.0, 20.0)
+    )
+    self.assertLess(few, some)
+    self.assertLess(some, most)
+    self.assertGreater(some, lower_bound.trials_to_show(4.0, 1e-3, 0.95))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,140 @@
+"""The arithmetic of clipping, against exact sums."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf.learning import clipping
+from tvdp_tf.privacy import sensitivity
+
+
+def exact_squares(tensor):
+  flat = np.reshape(np.asarray(tensor, np.longdouble), [len(tensor), -1])
+  return np.sum(flat * flat, axis=1)
+
+
+class SquaredNormsTest(parameterized.TestCase):
+  @parameterized.product(
+    size=(1e-38, 1e-30, 1e-19, 1.0, 1e10, 1e37), width=(1, 784, 5000)
+  )
+  def test_is_never_less_and_hardly_more(self, size, width):
+    rng = np.random.default_rng(0)
+    tensor = (rng.normal(size=[20, width]) * size).astype(np.float32)
+    actual = clipping.squared_norms(tf.constant(tensor)).numpy()
+    expected = exact_squares(tensor)
+    self.assertTrue((actual >= expected).all())
+    self.assertTrue((actual <= expected * (1 + 1e-9) + width * 1e-75).all())
+
+  def test_sums_in_bad_order_are_covered(self):
+    # One large square, then thousands of small ones that float32 swallows.
+    tensor = np.full([1, 4096], 2.0**-13, np.float32)
+    tensor[0, 0] = 1.0
+    actual = clipping.squared_norms(tf.constant(tensor)).numpy()
+    self.assertGreaterEqual(actual[0], exact_squares(tensor)[0])
+
+  @parameterized.parameters(np.nan, np.inf, -np.inf)
+  def test_what_is_not_finite_is_seen(self, value):
+    for width in (3, 5000):
+      tensor = np.ones([2, width], np.float32)
+      tensor[1, 1] = value
+      actual = clipping.squared_norms(tf.constant(tensor)).numpy()
+      np.testing.assert_array_equal(np.isfinite(actual), [True, False])
+
+  def test_stacked_are_the_same_and_dtypes_may_differ(self):
+    rng = np.random.default_rng(0)
+    tensors = [
+      tf.constant(rng.normal(size=shape), dtype)
+      for shape, dtype in (
+        ((4, 7), tf.float32),
+        ((4, 3, 5), tf.float64),
+        ((4, 6000), tf.float32),
+      )
+    ]
+    stacked = clipping.stacked_squared_norms(tensors)
+    self.assertEqual(stacked.shape, [3, 4])
+    for row, tensor in zip(stacked, tensors, strict=True):
+      np.testing.assert_array_equal(row, clipping.squared_norms(tensor))
+      np.testing.assert_allclose(row, exact_squares(tensor), rtol=1e-9)
+
+
+class ScalesTest(parameterized.TestCase):
+  def test_a_scaled_vector_is_within_the_clip(self):
+    norms = np.array([0.0, 1e-30, 0.5, 1.0, 1.0 + 1e-9, 3.0, 1e30])
+    for clip in (1e-10, 1.0, 1e10):
+      used, factors = clipping.scales(
+        tf.constant(norms**2 * clip**2),
+        tf.ones(len(norms), tf.bool),
+        tf.constant(clip, tf.float64),
+      )
+      self.assertTrue(np.all(used))
+      lengths = norms * clip * factors.numpy().astype(np.float64)
+      self.assertTrue((lengths <= clip).all())
+      expected = np.minimum(norms * clip, clip)
+      np.testing.assert_allclose(lengths, expected, rtol=1e-6)
+
+  def test_who_is_absent_or_not_finite_does_not_count(self):
+    used, factors = clipping.scales(
+      tf.constant([1.0, 1.0, np.inf, np.nan], tf.float64),
+      tf.constant([True, False, True, True]),
+      tf.constant(1.0, tf.float64),
+    )
+    np.testing.assert_array_equal(used, [True, False, False, False])
+    np.testing.assert_array_equal(factors[1:], [0, 0, 0])
+
+
+class RoundingTest(parameterized.TestCase):
+  @parameterized.parameters(16, 64, 128)
+  def test_covers_what_float32_loses_in_a_microbatch(self, size):
+    # Two sums of `size` vectors of norm 1 that differ in one of them: what
+    # rounding adds to their difference, at worst, against what is set aside.
+    unit = 2.0**-24
+    worst = 2 * size * (size + 3) * unit / 2
+    self.assertLessEqual(worst, sensitivity.relative_rounding(size, size))
+    self.assertLess(sensitivity.relative_rounding(size, size), 2 * worst + 1e-3)
+
+  def test_covers_what_float64_loses_between_them(self):
+    for examples in (10**3, 10**6, 10**8):
+      microbatches = examples / 64
+      worst = 2 * microbatches * 2.0**-53 * examples / 2
+      within = sensitivity.relative_rounding(1)
+      total = sensitivity.relative_rounding(examples)
+      self.assertGreaterEqual(total - within, worst)
+
+  def test_rules_say_so(self):
+    rule = sensitivity.gradient_rule(1.0, 600)
+    self.assertEqual(rule.rounding, sensitivity.relative_rounding(600))
+    self.assertBetween(rule.rounding, 1e-4, 1e-3)
+    self.assertEqual(sensitivity.paper_rule(1.0, 600).rounding, 0)
+    self.assertGreater(sensitivity.update_rule(1.0).rounding, 0)
+
+  @parameterized.parameters(0.0, 1e-11, 1e11, np.inf, np.nan)
+  def test_clips_have_a_least_and_a_largest_value(self, clip):
+    with self.assertRaisesRegex(ValueError, 'C must be'):
+      sensitivity.check_clip('C', clip)
+    self.assertEqual(sensitivity.check_clip('C', 1e-10), 1e-10)
+
+
+class MeanTest(parameterized.TestCase):
+  def test_the_mean_of_one_clipped_vector_is_as_long_as_is_said(self):
+    for examples, size in ((1, 64), (7, 4), (64, 64), (65, 64)):
+
+      def clipped_sum(weights, features, labels, present, clip):
+        del weights, features, labels
+        count = tf.reduce_sum(tf.cast(present, tf.float64))
+        return [tf.reshape(clip * count, [1])]
+
+      (mean,) = clipping.clipped_mean_gradient(
+        clipped_sum,
+        [tf.zeros([1])],
+        np.zeros([examples, 1], np.float32),
+        np.zeros([examples], np.int32),
+        example_l2_norm_clip=3.0,
+        microbatch_size=size,
+      )
+      rounding = sensitivity.relative_rounding(examples, size)
+      self.assertAlmostEqual(float(mean[0]), 3 / (1 + rounding), places=12)
+      self.assertEqual(mean.dtype, tf.float64)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,32 @@
+import ast
+import pathlib
+
+from absl.testing import absltest
+
+from tools import mutant_cases
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class MutantsTest(absltest.TestCase):
+  def test_each_is_another_program_that_can_be_run(self):
+    for mutant in mutant_cases.MUTANTS:
+      with self.subTest(mutant.path, before=mutant.before):
+        text = (_ROOT / mutant.path).read_text()
+        changed = mutant_cases.mutated(mutant, text)
+        self.assertNotEqual(
+          ast.dump(ast.parse(changed)), ast.dump(ast.parse(text))
+        )
+        for test in mutant.tests:
+          self.assertTrue((_ROOT / test).is_file(), test)
+
+  def test_every_file_that_carries_the_guarantee_has_some(self):
+    paths = {pathlib.Path(m.path).stem for m in mutant_cases.MUTANTS}
+    self.assertContainsSubset(
+      {'clipping', 'ghost_clipping', 'noise', 'sensitivity', '_ledger_budget'},
+      paths,
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

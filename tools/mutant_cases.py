@@ -1,0 +1,324 @@
+"""The mutants of `tools.mutants`: what is broken, and which tests see it.
+
+A change is given by the text before it, which stands in its file just once.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+  """One change to one file.
+
+  Attributes:
+    path: The file, from the root.
+    before: Text that stands in it just once.
+    after: What takes its place.
+    tests: Arguments of pytest: tests of which one should fail.
+  """
+
+  path: str
+  before: str
+  after: str
+  tests: tuple[str, ...]
+
+
+def mutated(mutant: Mutant, text: str) -> str:
+  """The text of a file with the change.
+
+  Raises:
+    ValueError: If what is to be changed does not stand in it just once.
+  """
+  count = text.count(mutant.before)
+  if count != 1:
+    raise ValueError(
+      f'{mutant.path} must hold {mutant.before!r} once, got {count} times'
+    )
+  return text.replace(mutant.before, mutant.after)
+
+
+_LEARNING = 'tests/learning/'
+_CLIPPING = (
+  f'{_LEARNING}private_training_test.py',
+  f'{_LEARNING}discrete_noise_test.py',
+  f'{_LEARNING}hostile_models_test.py',
+  f'{_LEARNING}clipping_arithmetic_test.py',
+)
+_ZOO = (f'{_LEARNING}hostile_models_test.py',)
+_NOISE = (
+  f'{_LEARNING}noise_test.py',
+  f'{_LEARNING}discrete_noise_test.py',
+  f'{_LEARNING}private_training_test.py',
+)
+_SENSITIVITY = (
+  'tests/privacy/sensitivity_test.py',
+  'tests/privacy/noise_distance_test.py',
+  f'{_LEARNING}clipping_arithmetic_test.py',
+)
+_QUERY = (
+  'tests/federated/sum_query_test.py',
+  f'{_LEARNING}discrete_noise_test.py',
+)
+_LEDGER = (
+  'tests/privacy/ledger_test.py',
+  'tests/privacy/ledger_accounting_test.py',
+  'tests/privacy/ledger_shared_test.py',
+  'tests/privacy/ledger_retry_test.py',
+)
+_PLANS = (
+  'tests/experiments/proven_epsilon_test.py',
+  'tests/experiments/plans_test.py',
+)
+
+
+def _of(path: str, tests: tuple[str, ...], *changes: tuple[str, str]):
+  return [Mutant(path, before, after, tests) for before, after in changes]
+
+
+MUTANTS = [
+  *_of(
+    'tvdp_tf/learning/clipping.py',
+    _CLIPPING,
+    ('tf.maximum(tf.sqrt(squares), clip)', 'tf.maximum(squares, clip)'),
+    (
+      'tf.logical_and(present, tf.math.is_finite(squares))',
+      'tf.math.is_finite(squares)',
+    ),
+    (
+      'tf.logical_and(present, tf.math.is_finite(squares))',
+      'present',
+    ),
+    (
+      'factors = tf.where(used, factors, tf.zeros_like(factors))',
+      'pass',
+    ),
+    (
+      'tf.square(tf.cast(tensor, tf.float64))',
+      'tf.cast(tf.square(tensor), tf.float64)',
+    ),
+    (
+      'tf.square(tf.cast(tensor, tf.float64))',
+      'tf.square(tf.cast(tensor, tf.float64)) / 4',
+    ),
+    ('factors.append([1 + terms * 2.0**-52])', 'factors.append([0.999])'),
+    (
+      '1 + sensitivity.relative_rounding(divisor, microbatch_size)',
+      '1 - sensitivity.relative_rounding(divisor, microbatch_size)',
+    ),
+    (
+      'total + tf.cast(addend, tf.float64)',
+      'tf.cast(tf.cast(total, tf.float32) + tf.cast(addend, tf.float32),'
+      ' tf.float64)',
+    ),
+    (
+      'start + tf.range(microbatch_size) < num_examples',
+      'start + tf.range(microbatch_size) >= 0',
+    ),
+    (
+      'divisor = tf.cast(num_examples, tf.float64)',
+      'divisor = tf.cast(num_examples, tf.float64) / 2',
+    ),
+    (
+      'tf.where(used[:, tf.newaxis], gradient, tf.zeros_like(gradient))',
+      'gradient',
+    ),
+    ('tf.where(used, part, tf.zeros_like(part))', 'part'),
+  ),
+  *_of(
+    'tvdp_tf/learning/clipping.py',
+    (f'{_LEARNING}full_precision_test.py',),
+    (
+      'enable_tensor_float_32_execution(False)',
+      'enable_tensor_float_32_execution(True)',
+    ),
+    ('.upper() not in allowed', '.upper() in ()'),
+    ("name.startswith('auto_mixed_precision') and value", 'False'),
+  ),
+  *_of(
+    'tvdp_tf/learning/ghost_clipping.py',
+    _CLIPPING,
+    ('(clipping.stacked_squared_norms(inputs) + ones)', '(ones)'),
+    (
+      '(clipping.stacked_squared_norms(inputs) + ones)',
+      '(clipping.stacked_squared_norms(inputs))',
+    ),
+    (
+      'squares += map(clipping.squared_norms, parts)',
+      'squares += map(clipping.squared_norms, parts[:1])',
+    ),
+    (
+      'squares.append(_dense_squares(*zip(*dense, strict=True)))',
+      'squares.append(_dense_squares(*zip(*dense[:1], strict=True)))',
+    ),
+    ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
+    ('len(layer.input_shape) == 2', 'len(layer.input_shape) >= 2'),
+    ('and layer.groups == 1', ''),
+    ('in _ACTIVATIONS', 'is not NotImplemented'),
+    ('known = type(layer) in _WEIGHTLESS_LAYERS', 'known = True'),
+    ('and len(layer.inbound_nodes) == 1', ''),
+    ("and layer.dtype_policy.name == 'float32'", ''),
+    ('covered == [w.ref() for w in keras_model.trainable_weights]', 'True'),
+    (
+      'and not any(callable(vars(layer).get(name)) for name in'
+      " ('call', '_call'))",
+      '',
+    ),
+    ('(type(layer) is _layers.Concatenate and layer.axis == 0)', 'False'),
+    ('type(loss) in _LOSSES', 'True'),
+    ("kind.__module__.startswith('keras.src.engine.')", 'True'),
+    (
+      'tf.where(tf.reshape(used, shape), tensor, 0)',
+      'tensor',
+    ),
+    ('model.ops <= _OPS', 'True'),
+  ),
+  *_of(
+    'tvdp_tf/learning/example_independence.py',
+    _ZOO,
+    ('if not _same_outputs(predict, weights, features):', 'if False:'),
+    ('if gap > _TOLERANCE * clip * len(labels):', 'if False:'),
+  ),
+  *_of(
+    'tvdp_tf/learning/functional.py',
+    _ZOO,
+    ('definition is not None and definition.is_stateful', 'False'),
+    ('found = node.op in _OTHER_OPS', 'found = False'),
+    ('if types & _HALF_TYPES:', 'if False:'),
+    (
+      'policy is not None and policy.compute_dtype not in _FULL_TYPES',
+      'False',
+    ),
+    ('if model.non_trainable_weights:', 'if False:'),
+    (
+      'tf.clip_by_value(indices, 0, layer.input_dim - 1)',
+      'indices',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/learning/noise.py',
+    _NOISE,
+    ('tf.cast(stddev, tf.float64) * standard', '0.5 * stddev * standard'),
+    ('counter=tf.stack([start, key[1]])', 'counter=tf.stack([start, start])'),
+    ('tf.cast(release, tf.uint64), tf', 'tf.cast(0, tf.uint64), tf'),
+    (
+      'tf.where(is_last, uniforms * finer, uniforms)',
+      'uniforms',
+    ),
+    (
+      'steps = _steps(value, noise_stddev) * (1 - 2.0**-51)',
+      'steps = tf.round(_steps(value, noise_stddev))',
+    ),
+    (
+      'math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV',
+      '0.0 * size * noise_multiplier',
+    ),
+    ('tf.reshape(noise, step.shape) + step', 'tf.zeros_like(step) + step'),
+    ('sum(sizes), release), sizes', 'sum(sizes), 0), sizes'),
+    ('tf.clip_by_value(steps, -_MOST_STEPS, _MOST_STEPS)', 'steps'),
+    (
+      'return np.frombuffer(secrets.token_bytes(16), np.int64)',
+      'return np.array([1, 2], np.int64)',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/learning/private_training.py',
+    _NOISE,
+    ('clip *= 1 - _share_of_grid', 'clip *= 1 + 0 * _share_of_grid'),
+    ('release=index', 'release=0'),
+    ('distribution=noise_distribution,', "distribution='gaussian',"),
+    ('sensitivity = 2 * clip /', 'sensitivity = 200 * clip /'),
+  ),
+  *_of(
+    'tvdp_tf/privacy/sensitivity.py',
+    _SENSITIVITY,
+    (
+      'microbatch_size * (microbatch_size + 16) * 2.0**-24',
+      'microbatch_size * 2.0**-24',
+    ),
+    ('if not LEAST_CLIP <= clip <= MOST_CLIP:', 'if False:'),
+    ('value=factor * clip / examples', 'value=clip / examples'),
+    ('value=factor * clip,', 'value=clip,'),
+    ('return within + microbatches * examples * 2.0**-52', 'return within'),
+  ),
+  *_of(
+    'tvdp_tf/federated/sum_query.py',
+    _QUERY,
+    (
+      '[tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],\n'
+      "      params['l2_norm_clip'],",
+      '[tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],\n'
+      '      None,',
+    ),
+    (
+      'noise_multiplier * tf.constant(self._l2_norm_clip, tf.float64)',
+      'tf.constant(self._l2_norm_clip, tf.float64)',
+    ),
+    ('schedule_state.next_round(global_state)', 'global_state'),
+  ),
+  *_of(
+    'tvdp_tf/federated/bounded_value.py',
+    _QUERY,
+    ('limit / tf.maximum(norm, limit)', '0 * norm + 1'),
+    (
+      'return zero_unless(tf.math.is_finite(norm), tensors)',
+      'return list(tensors)',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/privacy/_ledger_budget.py',
+    _LEDGER,
+    ('part * part', 'part'),
+    ('np.finfo(np.float64).tiny) * count', 'np.finfo(np.float64).tiny)'),
+    ('fits = after * (1 + 2.0**-50) <= 1 - _NEAR', 'fits = after <= 1 + 1e-3'),
+    (
+      'fits[i] = self._epsilon(releases) <= self._target',
+      'fits[i] = True',
+    ),
+    (
+      'self._spent[clients] = (self._spent[clients] + cost) * (1 + 2.0**-50)',
+      'self._spent[clients] = cost',
+    ),
+    (
+      'if 0.0 in releases:\n      return math.inf\n    mu',
+      'if 0.0 in releases:\n      return 0.0\n    mu',
+    ),
+    ('return total <= 1 << _FIXED_POINT_BITS', 'return True'),
+    ('np.isnan(part), np.inf,', 'np.isnan(part), 0.0,'),
+    (
+      'return epsilon if epsilon >= total else math.nextafter(epsilon,'
+      ' math.inf)',
+      'return epsilon',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/privacy/_ledger_state.py',
+    _LEDGER,
+    ('if fits.all():', 'if True:'),
+    ('self.budget.charge(*release)', 'pass'),
+    ('self._run_budgets[record.run].charge(*release)', 'pass'),
+    (
+      'if _release_at(record, i) != _release_at(earlier, then):',
+      'if False:',
+    ),
+    ('self._noise[record.noise_digests[i]] = record', 'pass'),
+    (
+      'if len(set(record.noise_digests)) != len(record.noise_digests):',
+      'if False:',
+    ),
+    ('if record.attempt != expected:', 'if False:'),
+  ),
+  *_of(
+    'tvdp_tf/experiments/plans/base.py',
+    _PLANS,
+    ('if self.as_planned or not self.header.enforced:', 'if True:'),
+    ('if not self._reaches_far_enough:', 'if False:'),
+    (
+      'if self.settings.seed is not None:\n      return False, (',
+      'if False:\n      return False, (',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/privacy/noise_distance.py',
+    _SENSITIVITY,
+    ('math.nextafter(delta - share, 0.0)', 'delta'),
+  ),
+]

@@ -1,0 +1,173 @@
+"""Breaks each line that carries the guarantee, and sees whether a test notices.
+
+  python -m tools.mutants --output_dir=results/mutants
+
+Every mutant is a copy of the code with one change that takes something from the
+guarantee: a norm without its square root, a filter that lets all pass. The
+tests named with it are run on the copy; a mutant that they do not notice has
+survived, and the exit code is 1. It takes half an hour on two cores.
+"""
+
+import concurrent.futures
+import csv
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+import tqdm
+from absl import flags
+
+from tools import mutant_cases
+from tvdp_tf import errors
+from tvdp_tf.cli import program
+
+_OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', 'results/mutants', 'Where mutants.csv and README.md go.'
+)
+_ONLY = flags.DEFINE_string(
+  'only', '', 'Run only mutants of files whose path contains this text.'
+)
+_JOBS = flags.DEFINE_integer('jobs', 2, 'Mutants at a time.')
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_COPIED = ('binaries', 'examples', 'tests', 'tools', 'tvdp_tf')
+_SECONDS = 600
+
+
+class Result(NamedTuple):
+  """What became of a mutant.
+
+  Attributes:
+    path: The file that was changed.
+    before: What was in it.
+    after: What took its place.
+    noticed: Whether a test failed.
+    noticed_by: The first test that did.
+    seconds: How long that took.
+  """
+
+  path: str
+  before: str
+  after: str
+  noticed: bool
+  noticed_by: str
+  seconds: float
+
+
+def _copy(folder: pathlib.Path) -> None:
+  for name in _COPIED:
+    shutil.copytree(
+      _ROOT / name,
+      folder / name,
+      ignore=shutil.ignore_patterns('__pycache__'),
+    )
+  for name in ('setup.cfg', 'pyproject.toml'):
+    shutil.copy(_ROOT / name, folder / name)
+
+
+def run(mutant: mutant_cases.Mutant) -> Result:
+  """Runs the tests of one mutant on a copy of the code."""
+  started = time.monotonic()
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    _copy(folder)
+    path = folder / mutant.path
+    path.write_text(mutant_cases.mutated(mutant, path.read_text()))
+    command = [
+      sys.executable,
+      '-m',
+      'pytest',
+      '-x',
+      '-q',
+      '-p',
+      'no:cacheprovider',
+    ]
+    command += ['--no-header', '--tb=no', *mutant.tests]
+    try:
+      done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {'PYTHONPATH': str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+      )
+      failed = [
+        line.removeprefix('FAILED ').removeprefix('ERROR ').split(' - ')[0]
+        for line in done.stdout.splitlines()
+        if line.startswith(('FAILED ', 'ERROR '))
+      ]
+      noticed = done.returncode == 1
+      by = failed[0] if failed else ''
+      if done.returncode not in (0, 1):
+        raise errors.TrainingFailedError(
+          f'pytest ended with {done.returncode}: {done.stdout[-300:]!r}'
+        )
+    except subprocess.TimeoutExpired:
+      noticed, by = True, 'the time limit'
+  seconds = time.monotonic() - started
+  return Result(mutant.path, mutant.before, mutant.after, noticed, by, seconds)
+
+
+def _write(results: list[Result], folder: pathlib.Path) -> None:
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / 'mutants.csv', 'w', newline='', encoding='utf-8') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(Result._fields)
+    writer.writerows(
+      row._replace(seconds=round(row.seconds)) for row in results
+    )
+  noticed = sum(row.noticed for row in results)
+  lines = [
+    '# Mutants',
+    '',
+    'Lines that carry the guarantee, broken on purpose, one at a time; and',
+    'whether a test notices. `mutants.csv` has the changes, and the first test',
+    'that failed.',
+    '',
+    '```',
+    'python -m tools.mutants',
+    '```',
+    '',
+    f'{noticed} of {len(results)} were noticed.',
+    '',
+    '| file | mutants | noticed |',
+    '| --- | --- | --- |',
+  ]
+  for path in sorted({row.path for row in results}):
+    rows = [row for row in results if row.path == path]
+    lines.append(f'| {path} | {len(rows)} | {sum(r.noticed for r in rows)} |')
+  (folder / 'README.md').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+
+def main() -> None:
+  """Runs all mutants.
+
+  Raises:
+    TrainingFailedError: If one survives.
+  """
+  mutants = [m for m in mutant_cases.MUTANTS if _ONLY.value in m.path]
+  with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as pool:
+    results = list(
+      tqdm.tqdm(pool.map(run, mutants), total=len(mutants), unit='mutant')
+    )
+  if not _ONLY.value:
+    _write(results, pathlib.Path(_OUTPUT_DIR.value))
+  survived = [row for row in results if not row.noticed]
+  for row in survived:
+    print(f'SURVIVED: {row.path}: {row.before!r} -> {row.after!r}')
+  print(
+    f'{len(results) - len(survived)} of {len(results)} mutants were noticed'
+  )
+  if survived:
+    raise errors.TrainingFailedError(f'{len(survived)} mutants survived')
+
+
+if __name__ == '__main__':
+  program.run(main)

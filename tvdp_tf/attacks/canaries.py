@@ -1,0 +1,384 @@
+r"""Canaries: pairs of examples that an upload tells apart as well as any can.
+
+What one example can do to an upload is bounded by the clip: at most it turns
+its clipped gradient from d to -d with |d| = C_g. Canaries come close, all of a
+client's at once: the two examples of a pair have nearly opposite clipped
+gradients, and pairs nearly orthogonal ones. Such are a single bright pixel,
+another for each pair, positive in one example and negative in the other; or
+random patterns, or real examples with another label. Which of these `Family`s
+serves a model best, and on which scale, is found on its initial weights.
+
+An upload is linear in the coins b (+1 or -1) to first order: of tau steps with
+learning rate eta from w to u, n examples and noise of standard deviation sigma
+on each step's mean gradient,
+
+  n (w - u) / (eta tau) = sum of all other examples' clipped gradients
+      + sum_i c_i + sum_i b_i d_i + N(0, n^2 sigma^2 / tau),
+
+c_i and d_i half the sum and half the difference of the clipped gradients of the
+two examples of pair i: exactly for tau = 1, else taken where the steps were on
+average. The attacker knows all but the coins and the noise. It collects what
+uploads say (`Evidence`) and estimates all coins of a client at once, as if they
+were N(0, 1) (linear least squares): pairs that are not quite orthogonal do not
+disturb each other. The score of a coin is the logarithm of the likelihood ratio
+that follows. A score is a score: were all of this wrong, a lower bound from it
+would still be one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# Examples whose gradients are held at a time, beside those that are kept.
+_CHUNK = 64
+# Numbers in the gradients of a client's canaries: one gigabyte.
+_MOST_NUMBERS = 2**27
+# Pairs that a family is tried on.
+_TRIED = 96
+
+# (features [c, ...], labels [c]) of the first and of the second of each pair.
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """A kind of canary.
+
+  Attributes:
+    kind: What the features are: 'pixel', 'pattern' or 'example'.
+    scale: What they are multiplied by.
+    opposite: What distinguishes the two: the sign of the features, or else the
+      label.
+  """
+
+  kind: str
+  scale: float
+  opposite: bool = True
+
+  def __str__(self) -> str:
+    words = {
+      'pixel': 'one value of {:g}, all others 0',
+      'pattern': 'a random pattern of +-{:g}',
+      'example': 'an example of the data set times {:g}',
+    }
+    other = 'its negative' if self.opposite else 'the same with another label'
+    return f'{words[self.kind].format(self.scale)}, or {other}'
+
+
+FAMILIES = (
+  *(
+    Family(kind, scale, opposite)
+    for kind in ('pixel', 'pattern')
+    for scale in (0.1, 1.0, 10.0, 100.0)
+    for opposite in (True, False)
+  ),
+  *(Family('example', scale, False) for scale in (1.0, 10.0)),
+)
+
+
+def make_pairs(
+  family: Family,
+  features: np.ndarray,
+  labels: np.ndarray,
+  num_classes: int,
+  rng: np.random.Generator,
+) -> Pairs:
+  """Pairs of canaries.
+
+  Args:
+    family: What they are.
+    features: Of the examples whose place they take, [c, ...].
+    labels: Of these, int [c].
+    num_classes: Of the data set.
+    rng: Draws pixels, patterns and labels: public, unlike the coins.
+
+  Returns:
+    The pairs.
+  """
+  count = len(labels)
+  size = math.prod(features.shape[1:])
+  turn = np.arange(count) // size
+  if family.kind == 'example':
+    first = features * family.scale
+  elif family.kind == 'pixel':
+    first = np.zeros([count, size], features.dtype)
+    # All pixels in turn, so that as few pairs as possible share one; pairs that
+    # do are of different labels.
+    pixels = np.resize(rng.permutation(size), count)
+    first[np.arange(count), pixels] = family.scale
+  else:
+    first = (rng.integers(0, 2, [count, size]) * 2 - 1) * family.scale
+  first = first.reshape(features.shape).astype(features.dtype)
+  if family.kind != 'example':
+    labels = (np.resize(rng.integers(num_classes, size=size), count) + turn) % (
+      num_classes
+    )
+    labels = labels.astype(np.int32)
+  if family.opposite:
+    return first, labels, -first, labels
+  shift = rng.integers(1, num_classes, count)
+  others = ((labels + shift) % num_classes).astype(labels.dtype)
+  return first, labels, first, others
+
+
+def chosen(pairs: Pairs, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """What the client trains on: of each pair the first where its coin is True.
+
+  Args:
+    pairs: The canaries.
+    coins: bool [c].
+
+  Returns:
+    Features [c, ...] and labels [c].
+  """
+  first, first_labels, second, second_labels = pairs
+  shape = [-1] + [1] * (first.ndim - 1)
+  return (
+    np.where(coins.reshape(shape), first, second),
+    np.where(coins, first_labels, second_labels),
+  )
+
+
+def most_canaries(parameters: int) -> int:
+  """How many pairs' gradients of so many parameters fit in memory."""
+  return max(1, _MOST_NUMBERS // (2 * parameters))
+
+
+class ClippedGradients:
+  """Clipped gradients of single examples, as the attacker knows them.
+
+  Attributes:
+    example_l2_norm_clip: C_g.
+    parameters: d, the number of parameters.
+  """
+
+  def __init__(
+    self,
+    model: tff.learning.models.FunctionalModel,
+    example_l2_norm_clip: float,
+  ):
+    """Traces the gradients.
+
+    Args:
+      model: As for `federated.build_learning_process`.
+      example_l2_norm_clip: C_g.
+    """
+    self.example_l2_norm_clip = example_l2_norm_clip
+    trainable, _ = model.initial_weights
+    self._shapes = [np.shape(weight) for weight in trainable]
+    self.parameters = sum(math.prod(shape) for shape in self._shapes)
+    features_spec, labels_spec = model.input_spec
+
+    def gradient(weights, example):
+      features, label = example
+      with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = model.predict_on_batch(
+          (tuple(weights), ()), features[tf.newaxis], True
+        )
+        loss = model.loss(outputs, label[tf.newaxis])
+      parts = tape.gradient(
+        loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      )
+      parts = [tf.cast(tf.reshape(part, [-1]), tf.float32) for part in parts]
+      return tf.concat(parts, axis=0)
+
+    @tf.function(
+      autograph=False,
+      input_signature=[
+        [tf.TensorSpec(np.shape(w), w.dtype) for w in trainable],
+        features_spec,
+        labels_spec,
+      ],
+    )
+    def gradients(weights, features, labels):
+      found = tf.vectorized_map(
+        lambda example: gradient(list(weights), example),
+        (features, labels),
+        warn=False,
+      )
+      # Scaled by the largest value first, lest the squares overflow.
+      largest = tf.reduce_max(tf.abs(found), axis=1, keepdims=True)
+      largest = tf.maximum(largest, tf.constant(1e-30))
+      norms = largest * tf.norm(found / largest, axis=1, keepdims=True)
+      used = tf.math.is_finite(norms)
+      clip = tf.constant(example_l2_norm_clip, tf.float32)
+      clipped = found * (clip / tf.maximum(norms, clip))
+      return tf.where(used, clipped, tf.zeros_like(clipped))
+
+    self._gradients = gradients
+
+  def flatten(self, weights: Sequence) -> np.ndarray:
+    """Weights as one row, float64 [d]."""
+    return np.concatenate([np.ravel(w) for w in weights]).astype(np.float64)
+
+  def split(self, row: np.ndarray) -> list[np.ndarray]:
+    """The weights of a row."""
+    ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]
+    return [
+      part.reshape(shape).astype(np.float32)
+      for part, shape in zip(np.split(row, ends), self._shapes, strict=True)
+    ]
+
+  def __call__(
+    self, weights: Sequence, features: np.ndarray, labels: np.ndarray
+  ) -> np.ndarray:
+    """The gradients of a batch, float32 [n, d]."""
+    result = np.empty([len(labels), self.parameters], np.float32)
+    for start in range(0, len(labels), _CHUNK):
+      part = slice(start, start + _CHUNK)
+      result[part] = self._gradients(
+        list(weights), features[part], labels[part]
+      ).numpy()
+    return result
+
+  def sum(
+    self, weights: Sequence, features: np.ndarray, labels: np.ndarray
+  ) -> np.ndarray:
+    """The sum of the gradients, float64 [d]."""
+    total = np.zeros([self.parameters])
+    for start in range(0, len(labels), _CHUNK):
+      part = slice(start, start + _CHUNK)
+      total += self(weights, features[part], labels[part]).sum(
+        axis=0, dtype=np.float64
+      )
+    return total
+
+  def differences(
+    self, weights: Sequence, pairs: Pairs
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """d_i of every pair, float32 [c, d], and the sum of all c_i, [d]."""
+    first, first_labels, second, second_labels = pairs
+    halves = self(weights, first, first_labels)
+    others = self(weights, second, second_labels)
+    middles = (
+      halves.sum(axis=0, dtype=np.float64)
+      + others.sum(axis=0, dtype=np.float64)
+    ) / 2
+    halves -= others
+    halves *= np.float32(0.5)
+    return halves, middles
+
+
+def _solved(gram: np.ndarray) -> np.ndarray:
+  """The inverse of I + gram: what is not known of the coins."""
+  return np.linalg.inv(np.eye(len(gram)) + gram)
+
+
+def _signal_to_noise(unknown: np.ndarray) -> np.ndarray:
+  left = np.clip(np.diag(unknown), 1e-12, 1.0)
+  return (1 - left) / left
+
+
+class Evidence:
+  """What uploads of one client say about its coins.
+
+  Attributes:
+    gram: float64 [c, c], of the d_i over the noise, added up over uploads.
+    projections: float64 [c], of what was seen, likewise.
+  """
+
+  def __init__(self, canaries: int):
+    self.gram = np.zeros([canaries, canaries])
+    self.projections = np.zeros([canaries])
+
+  def add(
+    self, differences: np.ndarray, residual: np.ndarray, noise_stddev: float
+  ) -> None:
+    """Takes what an upload says.
+
+    Args:
+      differences: d_i, float32 [c, d].
+      residual: sum_i b_i d_i + noise, float64 [d].
+      noise_stddev: Of the noise in each value.
+    """
+    precision = noise_stddev**-2.0
+    self.gram += precision * (differences @ differences.T).astype(np.float64)
+    self.projections += precision * (differences @ residual.astype(np.float32))
+
+  def scores(self) -> np.ndarray:
+    """Log-likelihood ratios of the coins, float64 [c]; above 0 for True."""
+    unknown = _solved(self.gram)
+    left = np.clip(np.diag(unknown), 1e-12, 1.0)
+    return 2 * (unknown @ self.projections) / left
+
+  def separations(self) -> np.ndarray:
+    """How many standard deviations the two values of a score are apart."""
+    return 2 * np.sqrt(_signal_to_noise(_solved(self.gram)))
+
+
+def planned_separations(
+  differences: np.ndarray, mu: float, example_l2_norm_clip: float
+) -> np.ndarray:
+  """What `Evidence.separations` will be if gradients stay as they are.
+
+  Args:
+    differences: d_i, [c, d].
+    mu: 1 / noise multiplier of all of the client's releases together.
+    example_l2_norm_clip: C_g.
+
+  Returns:
+    float64 [c], at most `mu`.
+  """
+  evidence = Evidence(len(differences))
+  evidence.add(
+    differences,
+    np.zeros(differences.shape[1]),
+    2 * example_l2_norm_clip / mu,
+  )
+  return evidence.separations()
+
+
+def best_family(
+  gradients: ClippedGradients,
+  weights: Sequence,
+  features: np.ndarray,
+  labels: np.ndarray,
+  num_classes: int,
+  mu: float,
+  rng: np.random.Generator,
+  families: Sequence[Family] = FAMILIES,
+) -> tuple[Family, np.ndarray]:
+  """The family whose pairs are told apart best, from public facts alone.
+
+  Args:
+    gradients: Of the model.
+    weights: Its initial weights.
+    features: Of the examples that canaries take the place of, [c, ...].
+    labels: Of these.
+    num_classes: Of the data set.
+    mu: As of `planned_separations`.
+    rng: As of `make_pairs`.
+    families: To choose from.
+
+  Returns:
+    The family, and the planned separations of c pairs of it.
+
+  Raises:
+    ValueError: If the model has no gradient on any of them.
+  """
+  best: tuple[float, Family] | None = None
+  for family in families:
+    few = slice(_TRIED)
+    pairs = make_pairs(family, features[few], labels[few], num_classes, rng)
+    try:
+      differences, _ = gradients.differences(weights, pairs)
+    except tf.errors.InvalidArgumentError:
+      continue  # Such as an index that an embedding does not have.
+    planned = planned_separations(
+      differences, mu, gradients.example_l2_norm_clip
+    )
+    value = float(np.mean(planned**2))
+    if best is None or value > best[0]:
+      best = value, family
+  if best is None or best[0] == 0:
+    raise ValueError('model must have a gradient on some example, got none')
+  pairs = make_pairs(best[1], features, labels, num_classes, rng)
+  differences, _ = gradients.differences(weights, pairs)
+  return best[1], planned_separations(
+    differences, mu, gradients.example_l2_norm_clip
+  )

@@ -1,0 +1,324 @@
+"""Is every example of a batch on its own? Checked before a process is built.
+
+The sensitivity of a mean of clipped gradients rests on each gradient being that
+of one example. Here a model is taken apart and looked at:
+
+* `clipped_sum` chooses how its gradients are clipped. Ghost clipping takes only
+  what is on its list; all else is worked on one example at a time, where no
+  example can reach another.
+* A self-check compares a batch with its examples one by one: the outputs, and
+  the sum of the clipped gradients. The batches are hostile: one of their
+  examples has the norm 1e4, or is not a number, which no mean, maximum or
+  product over the batch survives; examples are repeated and permuted; there is
+  one, or there are seven. A model that differs is refused, even where its
+  gradients are clipped one at a time: what it learns is not what it shows in
+  its evaluation.
+
+The self-check is no proof. The list is, and the loop over examples.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf.learning import (
+  clipping,
+  functional,
+  ghost_clipping,
+  local_training,
+)
+
+# Relative; arithmetic in batches of other sizes rounds otherwise.
+_TOLERANCE = 2e-3
+# A tie of a maximum may fall to either side, but hardly so often.
+_DRAWS = 3
+_HUGE_NORM = 1e4
+
+
+def _hostile_batches(
+  features_spec: tf.TensorSpec, num_labels: int, rng: np.random.Generator
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """(features [n, ...], labels [n]), n = 7 and n = 1."""
+  shape = [size or 3 for size in features_spec.shape[1:]]
+  labels = rng.integers(0, num_labels, 7).astype(np.int32)
+  if not features_spec.dtype.is_floating:
+    integers = rng.integers(0, 2, [7, *shape])
+    plain = integers.astype(features_spec.dtype.as_numpy_dtype)
+    return [(plain, labels), (plain[:1], labels[:1])]
+  plain = rng.random([7, *shape]).astype(features_spec.dtype.as_numpy_dtype)
+  huge, repeated, broken = plain.copy(), plain.copy(), plain.copy()
+  huge[2] *= _HUGE_NORM / max(float(np.linalg.norm(huge[2])), 1e-6)
+  repeated[1:4] = repeated[0]
+  broken[5] = np.nan
+  order = rng.permutation(7)
+  return [
+    (plain, labels),
+    (huge, labels),
+    (huge[order], labels[order]),
+    (repeated, labels),
+    (broken, labels),
+    (plain[:1], labels[:1]),
+    (huge[2:3], labels[2:3]),
+  ]
+
+
+def _perturbed(
+  weights: Sequence[np.ndarray], rng: np.random.Generator
+) -> list[tf.Tensor]:
+  """Weights in general position: zeros would hide what is done with inputs."""
+  return [
+    tf.constant(w + 0.05 * rng.standard_normal(w.shape), dtype=w.dtype)
+    for w in weights
+  ]
+
+
+def _same(one: np.ndarray, other: np.ndarray, scale: float) -> bool:
+  """Whether two arrays differ by no more than rounding does."""
+  finite = np.isfinite(one)
+  if (finite != np.isfinite(other)).any():
+    return False
+  gaps = np.abs(np.where(finite, one, 0) - np.where(finite, other, 0))
+  return bool(np.all(gaps <= _TOLERANCE * scale))
+
+
+def _same_outputs(
+  predict: Callable[..., tf.Tensor],
+  weights: Sequence[tf.Tensor],
+  features: np.ndarray,
+) -> bool:
+  together = np.asarray(predict(weights, features), np.float64)
+  for i in range(len(features)):
+    alone = np.asarray(predict(weights, features[i : i + 1]), np.float64)
+    if together.shape[1:] != alone.shape[1:] or len(alone) != 1:
+      return False
+    sizes = np.abs(alone[np.isfinite(alone)])
+    if not _same(together[i], alone[0], float(sizes.max(initial=0.01))):
+      return False
+  return len(together) == len(features)
+
+
+class _RefusedError(ValueError):
+  """What a self-check found."""
+
+
+def _check_outputs(
+  predict: Callable[..., tf.Tensor],
+  weights: Sequence[tf.Tensor],
+  batches: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> None:
+  for features, _ in batches:
+    if not _same_outputs(predict, weights, features):
+      raise _RefusedError(
+        'its outputs for an example depend on the other examples of the batch'
+      )
+
+
+def _check_sums(
+  clipped_sum: clipping.ClippedSum,
+  looped: clipping.ClippedSum,
+  weights: Sequence[tf.Tensor],
+  batches: Sequence[tuple[np.ndarray, np.ndarray]],
+  clip: float,
+) -> None:
+  @tf.function(autograph=False, reduce_retracing=True)
+  def both(features, labels):
+    present = tf.ones_like(labels, tf.bool)
+    return [
+      make(weights, features, labels, present, tf.constant(clip, tf.float64))
+      for make in (clipped_sum, looped)
+    ]
+
+  spec = tf.TensorSpec([None, *batches[0][0].shape[1:]], batches[0][0].dtype)
+  compare = both.get_concrete_function(spec, tf.TensorSpec([None], tf.int32))
+  for features, labels in batches:
+    together, alone = (
+      np.concatenate([np.ravel(part) for part in parts]).astype(np.float64)
+      for parts in compare(tf.constant(features), tf.constant(labels))
+    )
+    if not np.isfinite(together).all():
+      raise _RefusedError('the sum of its clipped gradients is not finite')
+    gap = float(np.linalg.norm(together - alone))
+    if gap > _TOLERANCE * clip * len(labels):
+      raise _RefusedError(
+        'the sum of its clipped gradients over a batch is not that over the '
+        f'single examples, but {gap / clip:.3g} clips off'
+      )
+
+
+def _repeatedly(check: Callable[[np.random.Generator], None]) -> None:
+  """Runs a check with other numbers until it passes.
+
+  Raises:
+    ValueError: If it never does.
+  """
+  for draw in range(_DRAWS):
+    try:
+      check(np.random.default_rng(draw))
+      return
+    except _RefusedError as error:
+      refused = error
+    except tf.errors.OpError as error:
+      raise ValueError(
+        'model must take any values of the shape of its input, for a round '
+        'that fails shows an example to everybody, got '
+        f'{type(error).__name__}: {" ".join(error.message.split())[:200]}'
+      ) from error
+  raise ValueError(
+    'model must treat every example of a batch on its own, or one of them '
+    f'moves the gradients of all: {refused}'
+  )
+
+
+def clipped_sum(
+  model: functional.FunctionalModel,
+  loss: tf.keras.losses.Loss,
+  example_l2_norm_clip: float,
+) -> clipping.ClippedSum:
+  """How the clipped gradients of a Keras model are summed, once it is checked.
+
+  Args:
+    model: The model.
+    loss: Keras loss of (labels [n], outputs [n, ...]), averaged over n.
+    example_l2_norm_clip: C_g.
+
+  Raises:
+    ValueError: If the model mixes examples, fails on some, or cannot be
+      differentiated.
+  """
+
+  def loss_fn(training: bool) -> local_training.LossFn:
+    return lambda weights, features, labels: loss(
+      labels, model(weights, features, training)
+    )
+
+  # What is drawn at random cannot be compared.
+  training = not model.is_random
+  num_labels = max(2, int(model.keras_model.output_shape[-1] or 2))
+
+  def check_outputs(rng):
+    batches = _hostile_batches(model.features_spec, num_labels, rng)
+    weights = _perturbed(model.initial_weights, rng)
+    for mode in {False, training}:
+      _check_outputs(
+        lambda weights, features, mode=mode: model(weights, features, mode),
+        weights,
+        batches,
+      )
+
+  _repeatedly(check_outputs)
+  if not ghost_clipping.supports(model, loss):
+    return example_clipped_sum(
+      loss_fn(True),
+      model.initial_weights,
+      model.features_spec,
+      num_labels,
+      example_l2_norm_clip,
+      loss_fn(training),
+    )
+  _repeatedly(
+    lambda rng: _check_sums(
+      ghost_clipping.ghost_clipped_sum(model, loss, training),
+      clipping.looped_clipped_sum(loss_fn(training)),
+      _perturbed(model.initial_weights, rng),
+      _hostile_batches(model.features_spec, num_labels, rng),
+      example_l2_norm_clip,
+    )
+  )
+  return ghost_clipping.ghost_clipped_sum(model, loss)
+
+
+def example_clipped_sum(
+  loss_fn: local_training.LossFn,
+  initial_weights: Sequence[np.ndarray],
+  features_spec: tf.TensorSpec,
+  num_labels: int,
+  example_l2_norm_clip: float,
+  repeatable_loss_fn: local_training.LossFn | None = None,
+) -> clipping.ClippedSum:
+  """As `clipped_sum`, for any loss: one example at a time.
+
+  Vectorized where TensorFlow can do it and the sum is the same, else in a loop.
+
+  Args:
+    loss_fn: Mean loss of a model on a batch; it is called on single examples.
+    initial_weights: Of the model.
+    features_spec: Of a batch of features, [None, ...].
+    num_labels: Labels are below it.
+    example_l2_norm_clip: C_g.
+    repeatable_loss_fn: The loss without what is random, for the comparison.
+
+  Raises:
+    ValueError: If the loss keeps a state, fails on some examples, or cannot be
+      differentiated.
+  """
+  ops = functional.checked_ops(
+    'model with its loss',
+    _graph_of_gradient(loss_fn, initial_weights, features_spec),
+  )
+  compared = repeatable_loss_fn or loss_fn
+
+  def check(make):
+    _repeatedly(
+      lambda rng: _check_sums(
+        make(compared),
+        clipping.looped_clipped_sum(compared),
+        _perturbed(initial_weights, rng),
+        _hostile_batches(features_spec, num_labels, rng),
+        example_l2_norm_clip,
+      )
+    )
+
+  logger = tf.get_logger()
+  level = logger.level
+  try:
+    if any(op.startswith('TensorList') for op in ops):
+      raise _RefusedError(
+        'TensorFlow does not vectorize the gradients of loops'
+      )
+    logger.setLevel(logging.CRITICAL)  # It explains itself at length.
+    check(clipping.vectorized_clipped_sum)
+  except Exception:  # Of many kinds: not every op can be vectorized.
+    check(clipping.looped_clipped_sum)
+    return clipping.looped_clipped_sum(loss_fn)
+  finally:
+    logger.setLevel(level)
+  return clipping.vectorized_clipped_sum(loss_fn)
+
+
+def _graph_of_gradient(
+  loss_fn: local_training.LossFn,
+  initial_weights: Sequence[np.ndarray],
+  features_spec: tf.TensorSpec,
+) -> tf.compat.v1.GraphDef:
+  """The graph of the examples' gradients, one after the other.
+
+  Raises:
+    ValueError: If there is none, or it has a state.
+  """
+
+  @tf.function(autograph=False)
+  def gradient(weights, features, labels):
+    return clipping.looped_clipped_sum(loss_fn)(
+      weights,
+      features,
+      labels,
+      tf.ones_like(labels, tf.bool),
+      tf.constant(1.0, tf.float64),
+    )
+
+  try:
+    traced = gradient.get_concrete_function(
+      [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights],
+      features_spec,
+      tf.TensorSpec([None], tf.int32),
+    )
+  except Exception as error:  # Of any kind: it is the model's own code.
+    raise ValueError(
+      'model must have a gradient for a single example, got '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+  if traced.graph.captures:
+    raise ValueError('model must use no state but its weights')
+  return traced.graph.as_graph_def()

@@ -1,0 +1,104 @@
+r"""What of delta is left once the generator of the noise has had its share.
+
+The accountants speak of exact Gaussian noise. What is drawn differs from it, in
+total variation distance, by at most d a value:
+
+  continuous  2^-106: a radius beyond 12.1 standard deviations is not drawn
+              (`learning.noise.standard_normal`). Floating point apart, which no
+              distance covers: two values that round differently share nothing.
+  discrete    2^-67: a discrete Gaussian of standard deviation 2^31, and not
+              N(0, 2^62) rounded to an integer, which is post-processing of the
+              Gaussian mechanism (`learning.discrete_gaussian`).
+
+A mechanism with exact noise that is (epsilon, delta')-DP is, with noise at a
+distance of D in all, (epsilon, delta' + (1 + e^epsilon) D)-DP: on either of two
+neighbours' sides the probability of any event moves by at most D.
+"""
+
+import math
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import mechanisms
+
+# Of one value. The second is the sum of DISTANCE_FROM_ROUNDED, 2^-67.5, and
+# DISTANCE_FROM_DISCRETE, 2^-116.
+DISTANCES = {mechanisms.CONTINUOUS: 2.0**-106, mechanisms.DISCRETE: 2.0**-67}
+
+# Of delta, for the generator; more is an epsilon out of reach.
+LARGEST_SHARE = 1e-3
+# A run that is interrupted releases more than it planned, but not so much.
+_TIMES_PLANNED = 16
+
+
+def distance(values: int, noise: str) -> float:
+  """D: how far all that a run draws may be from Gaussian noise.
+
+  Args:
+    values: As of `share_of_delta`.
+    noise: The same.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  values = _validate.integer('values', values)
+  _validate.one_of('noise', noise, mechanisms.NOISES)
+  return _TIMES_PLANNED * values * DISTANCES[noise]
+
+
+def share_of_distance(epsilon: float, total: float) -> float:
+  """(1 + e^epsilon) D; inf if that is huge.
+
+  Args:
+    epsilon: Target, > 0.
+    total: D >= 0; the distances of several runs add up.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  epsilon = _validate.positive('epsilon', epsilon)
+  total = _validate.non_negative('total', total)
+  if total == 0:
+    return 0.0
+  if epsilon > 700:
+    return math.inf
+  return (1 + math.exp(epsilon)) * total * (1 + 1e-12)
+
+
+def share_of_delta(epsilon: float, values: int, noise: str) -> float:
+  """(1 + e^epsilon) D: what the generator costs of delta; inf if that is huge.
+
+  Args:
+    epsilon: Target, > 0.
+    values: How many values of noise a client (or the server) is to draw in the
+      run: size of the model times releases. 16 times as many are covered.
+    noise: One of `mechanisms.NOISES`.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  return share_of_distance(epsilon, distance(values, noise))
+
+
+def accounted_delta(
+  delta: float, epsilon: float, values: int, noise: str
+) -> float:
+  """The delta that is left for the accountant.
+
+  Args:
+    delta: Target, in (0, 1).
+    epsilon: As of `share_of_delta`.
+    values: The same.
+    noise: The same.
+
+  Raises:
+    ValueError: If nothing is left, or less than half.
+  """
+  delta = _validate.open_unit('delta', delta)
+  share = share_of_delta(epsilon, values, noise)
+  if not share <= delta / 2:
+    least = 'none is large enough' if share > 0.5 else f'{2 * share:.2g}'
+    raise ValueError(
+      f'delta must be at least {least}, for what is drawn as {noise} noise is'
+      f' Gaussian only up to that at epsilon = {epsilon:g}, got {delta!r}'
+    )
+  return math.nextafter(delta - share, 0.0)

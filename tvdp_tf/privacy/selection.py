@@ -1,0 +1,232 @@
+r"""The best of a random number of runs: what publishing it alone tells.
+
+Who trains several times and publishes the best tells more than one run does:
+which was the best depends on the data. How much more is bounded where the
+number of runs K is itself random, drawn from a fixed distribution, and neither
+K nor any other run is told (Papernot and Steinke, 2021, arXiv 2110.03620): for
+K geometric with mean m, a run with Renyi divergence rdp(a) at every order a,
+
+  RDP(a) <= rdp(a) + 2 (1 - 1/a') rdp(a') + 2 ln(m) / a' + ln(m) / (a - 1)
+
+at any order a': some three runs, however many there are on average. K is drawn
+from a negative binomial distribution truncated to K >= 1 with that mean, whose
+`shape` is 1 for the geometric one, 0 for the logarithmic one, which is cheaper
+and spreads wider; or with shape inf from a Poisson distribution, which may give
+no run at all. Accounting is dp_accounting's, of its `RepeatAndSelectDpEvent`.
+
+It is for selecting by anything that is computed from the run's own releases and
+public data, such as the accuracy on a public test set. Settings may differ from
+run to run, if each run draws its own at random and the noise is never less.
+"""
+
+import functools
+import math
+import secrets
+from collections.abc import Iterable
+
+import numpy as np
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import accounting, calibration
+from tvdp_tf.privacy import schedule as schedule_lib
+
+SAMPLINGS = ('none', 'poisson')
+# Rounding of dp_accounting's sums.
+_SAFETY = 1 + 1e-9
+# At integer orders its moments are sums; others take it ten times as long.
+_ORDERS = np.array([*range(2, 65), 80, 96, 128, 192, 256], np.float64)
+_LARGEST_MEAN = 1e6
+
+
+def _checked(mean: float, shape: float) -> tuple[float, float]:
+  """The distribution's parameters.
+
+  Raises:
+    ValueError: If one is out of range.
+  """
+  mean = _validate.positive('mean', mean)
+  if not 1 < mean <= _LARGEST_MEAN:
+    raise ValueError(
+      f'mean must be above 1 and at most {_LARGEST_MEAN:g}, got {mean!r}'
+    )
+  if isinstance(shape, float) and shape == math.inf:
+    return mean, math.inf
+  return mean, _validate.non_negative('shape', shape)
+
+
+def best_of_runs_epsilon(
+  noise_multipliers: Iterable[float] | np.ndarray,
+  delta: float,
+  mean: float,
+  shape: float = 1.0,
+  sampling: str = 'none',
+  sampling_rate: float = 1.0,
+) -> float:
+  """The epsilon of publishing the best of a random number of equal runs.
+
+  >>> one = accounting.delivered_epsilon([4.0] * 10, 1e-5, 'rdp')
+  >>> best = best_of_runs_epsilon([4.0] * 10, 1e-5, mean=10)
+  >>> one < best < 4 * one
+  True
+
+  With sampling 0.05 s for each distinct noise multiplier, in dp_accounting.
+
+  Args:
+    noise_multipliers: Noise standard deviation over sensitivity of every round
+      of one run, > 0, in any order; inf where nothing is released.
+    delta: In (0, 1).
+    mean: Mean number of runs, above 1; the number itself is random.
+    shape: Of its distribution, >= 0; inf for a Poisson distribution.
+    sampling: 'none', or 'poisson': as of `accounting.delivered_epsilon`.
+    sampling_rate: q in (0, 1]; plays no part with sampling 'none'.
+
+  Returns:
+    An upper bound of epsilon, rounded up; inf where there is none.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  multipliers = accounting.checked_multipliers(noise_multipliers)
+  delta = _validate.open_unit('delta', delta)
+  mean, shape = _checked(mean, shape)
+  _validate.one_of('sampling', sampling, SAMPLINGS)
+  rate = _validate.rate('sampling_rate', sampling_rate)
+  from dp_accounting import dp_event, rdp  # noqa: PLC0415
+
+  def event(multiplier: float) -> dp_event.DpEvent:
+    gaussian = dp_event.GaussianDpEvent(multiplier)
+    if sampling == 'none':
+      return gaussian
+    return dp_event.PoissonSampledDpEvent(rate, gaussian)
+
+  values, counts = np.unique(multipliers, return_counts=True)
+  run = dp_event.ComposedDpEvent(
+    [
+      dp_event.SelfComposedDpEvent(event(value), int(count))
+      for value, count in zip(values.tolist(), counts, strict=True)
+    ]
+  )
+  accountant = rdp.RdpAccountant(_ORDERS)
+  with np.errstate(over='ignore'):
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(run, mean, shape))
+  epsilon = float(accountant.get_epsilon(delta)) * _SAFETY
+  return math.inf if math.isnan(epsilon) else epsilon
+
+
+def calibrate_best_of_runs(
+  epsilon: float,
+  delta: float,
+  theta: float,
+  rounds: int,
+  mean: float,
+  shape: float = 1.0,
+  sensitivity: float = 1.0,
+  sampling: str = 'none',
+  sampling_rate: float = 1.0,
+) -> schedule_lib.GeometricSchedule:
+  """The schedule of every run whose best may be published: 99 to 100 % of it.
+
+  >>> schedule = calibrate_best_of_runs(2.0, 1e-5, theta=0.9, rounds=8, mean=5)
+  >>> z = schedule.noise_multipliers(1.0)
+  >>> 0.99 * 2.0 <= best_of_runs_epsilon(z, 1e-5, mean=5) <= 2.0
+  True
+
+  Args:
+    epsilon: Target for what is published, > 0.
+    delta: In (0, 1).
+    theta: Ratio of the variances of successive rounds, > 0.
+    rounds: Number of rounds of one run that a client takes part in (sampling
+      'none'), or may take part in.
+    mean: As of `best_of_runs_epsilon`.
+    shape: The same.
+    sensitivity: L2 sensitivity of one release.
+    sampling: As of `best_of_runs_epsilon`.
+    sampling_rate: The same.
+
+  Raises:
+    ValueError: If an argument is out of range, or the target out of the
+      accountant's reach.
+  """
+  mean, shape = _checked(mean, shape)
+  _validate.one_of('sampling', sampling, SAMPLINGS)
+  sampling_rate = _validate.rate('sampling_rate', sampling_rate)
+  return calibration.calibrate_by(
+    functools.partial(
+      best_of_runs_epsilon,
+      delta=delta,
+      mean=mean,
+      shape=shape,
+      sampling=sampling,
+      sampling_rate=sampling_rate,
+    ),
+    epsilon,
+    delta,
+    theta,
+    rounds,
+    sensitivity,
+  )
+
+
+def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
+  """Draws the number of runs from the operating system's entropy: a secret.
+
+  Args:
+    mean: As of `best_of_runs_epsilon`.
+    shape: The same.
+
+  Returns:
+    At least 1; at least 0 with shape inf. Its distribution is the one that is
+    accounted for, but for 1e-12 of probability.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  mean, shape = _checked(mean, shape)
+  uniform = (secrets.randbits(53) + 0.5) * 2.0**-53
+  number, probability = 1, 0.0
+  if shape == math.inf:
+    number, probability = 0, math.exp(-mean)
+    if mean > 700:
+      raise ValueError(f'mean must be at most 700 with shape inf, got {mean!r}')
+  else:
+    gamma = _gamma(mean, shape)
+    probability = (1 - gamma) * _slope(gamma, shape)
+  below = probability
+  # Beyond, rounding would keep the sum from ever getting there.
+  while below < uniform and (number < mean or probability > 1e-18):
+    if shape == math.inf:
+      probability *= mean / (number + 1)
+    else:
+      probability *= (1 - gamma) * (number + shape) / (number + 1)
+    number += 1
+    below += probability
+  return number
+
+
+def _slope(gamma: float, shape: float) -> float:
+  """Of shape: shape / (gamma^-shape - 1), in the limit -1 / ln(gamma)."""
+  if shape == 0:
+    return -1 / math.log(gamma)
+  exponent = -shape * math.log(gamma)
+  return shape / math.expm1(exponent) if exponent < 700 else 0.0
+
+
+def _mean(gamma: float, shape: float) -> float:
+  """Of the truncated negative binomial distribution."""
+  if shape == 0:
+    return (1 - gamma) / gamma / -math.log(gamma)
+  return shape * (1 - gamma) / gamma / -math.expm1(shape * math.log(gamma))
+
+
+def _gamma(mean: float, shape: float) -> float:
+  """The gamma in (0, 1) of that mean, or of a bit less, which tells less."""
+  if shape == 1:
+    return 1 / mean
+  low, high = -math.log(mean) * 2 - 50, 0.0  # Logarithms of gamma.
+  while high - low > 1e-13 * max(1.0, abs(low)):
+    middle = (low + high) / 2
+    if _mean(math.exp(middle), shape) > mean:
+      low = middle
+    else:
+      high = middle
+  return math.exp(high)
