@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.attacks import broken
-from tvdp_tf.attacks import hostile_pairs
+from tvdp_tf.attacks import binade_pair, clipped_mean, hostile_pairs
 from tvdp_tf.federated import models
 from tvdp_tf.learning import models as models_lib
 
@@ -38,9 +38,9 @@ def _loss_fn(model):
   return loss_fn
 
 
-def _ghost(model, clip=1.0) -> hostile_pairs.Subject:
+def _ghost(model, clip=1.0) -> clipped_mean.Subject:
   """With ghost clipping as it was, which took any model."""
-  return hostile_pairs.subject(
+  return clipped_mean.subject(
     *('model', model, clip),
     clipped_sum=broken.ghost_clipped_sum(model.source, model.keras_loss),
   )
@@ -106,7 +106,7 @@ class BreaksTest(parameterized.TestCase):
     self.assertGreater(found.ratio, 1.5)
     self.assertTrue(found.refuted)
     with self.assertRaisesRegex(ValueError, 'treat every example'):
-      hostile_pairs.subject('model', model, 1.0)
+      clipped_mean.subject('model', model, 1.0)
 
   def test_underflow_of_squares(self):
     model = _functional_model(_plain)
@@ -114,13 +114,13 @@ class BreaksTest(parameterized.TestCase):
     self.assertGreater(found.ratio, 1.2)
     assert found.worst is not None
     self.assertStartsWith(found.worst.family, 'edge, weights edge')
-    sound = hostile_pairs.subject('model', model, 1.0)
+    sound = clipped_mean.subject('model', model, 1.0)
     self.assertBetween(_search(sound, sizes=(2,)).ratio, 0.9, 1)
 
   @parameterized.parameters('ghost', 'vectorized')
   def test_underflow_below_a_tiny_clip(self, path):
     model = _functional_model(_plain)
-    target = hostile_pairs.subject(
+    target = clipped_mean.subject(
       *('model', model, 1e-22),
       clipped_sum=(
         broken.ghost_clipped_sum(model.source, model.keras_loss)
@@ -132,52 +132,52 @@ class BreaksTest(parameterized.TestCase):
     self.assertGreater(_search(target, sizes=(2,)).ratio, 10)
 
   def test_the_least_clip_holds(self):
-    target = hostile_pairs.subject('model', _functional_model(_plain), 1e-10)
+    target = clipped_mean.subject('model', _functional_model(_plain), 1e-10)
     self.assertBetween(_search(target, sizes=(2,)).ratio, 0.9, 1)
 
   def test_bias_of_a_convolution_of_5_dimensions(self):
     model = _functional_model(_convolution_of_5_dimensions, (3, 3, 8, 2))
     # An axis of 8 is missed: sqrt(8) times the cosine of what labels allow.
     self.assertBetween(_search(_ghost(model, 0.1), sizes=(2,)).ratio, 2.3, 2.84)
-    sound = hostile_pairs.subject('model', model, 0.1)
+    sound = clipped_mean.subject('model', model, 0.1)
     self.assertBetween(_search(sound, sizes=(2,)).ratio, 0.9, 1)
 
   @parameterized.parameters(1.0, 0.3)
   def test_sums_in_float32(self, clip):
-    probe = hostile_pairs.linear_probe()
-    target = hostile_pairs.subject(
+    probe = binade_pair.linear_probe()
+    target = clipped_mean.subject(
       *('probe', probe, clip),
       clipped_sum=broken.ghost_clipped_sum(probe.source, probe.keras_loss),
       mean=broken.clipped_mean_gradient,
     )
-    pair = hostile_pairs.binade_pair(target)
+    pair = binade_pair.binade_pair(target)
     self.assertBetween(pair.ratio, 1.8, 2.2)
-    sound = hostile_pairs.subject('probe', probe, clip)
+    sound = clipped_mean.subject('probe', probe, clip)
     ratios = [
-      hostile_pairs.binade_pair(sound).ratio,
+      binade_pair.binade_pair(sound).ratio,
       # What was found, where it was found.
-      hostile_pairs.measured(sound, pair).ratio,
+      clipped_mean.measured(sound, pair).ratio,
     ]
     for ratio in ratios:
       self.assertBetween(ratio, 0.99, 1)
 
   def test_half_precision(self):
     model = _half_precision_model()
-    target = hostile_pairs.subject(
+    target = clipped_mean.subject(
       *('model', model, 1.0),
       clipped_sum=broken.vectorized_clipped_sum(_loss_fn(model)),
       mean=broken.clipped_mean_gradient,
     )
     self.assertGreater(_search(target).ratio, 1.0001)
     with self.assertRaisesRegex(ValueError, 'float16'):
-      hostile_pairs.subject('model', model, 1.0)
+      clipped_mean.subject('model', model, 1.0)
 
   def test_a_wrong_gradient(self):
     model = _functional_model(_same_model_twice)
     found = _search(_ghost(model), sizes=(2,))
     self.assertTrue(found.wrong_gradient)
     self.assertFalse(found.refuted)  # The clip holds.
-    sound = hostile_pairs.subject('model', model, 1.0)
+    sound = clipped_mean.subject('model', model, 1.0)
     found = _search(sound, sizes=(2,))
     self.assertFalse(found.wrong_gradient)
     self.assertLess(found.gradient_error, 1e-3)
@@ -187,14 +187,14 @@ class SearchTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.model = _functional_model(_plain)
-    self.target = hostile_pairs.subject('model', self.model, 1.0)
+    self.target = clipped_mean.subject('model', self.model, 1.0)
 
   def test_a_sound_model(self):
     found = _search(
       self.target,
       sizes=(1, 65),
       ascents=1,
-      probe=hostile_pairs.subject('probe', hostile_pairs.linear_probe(), 1.0),
+      probe=clipped_mean.subject('probe', binade_pair.linear_probe(), 1.0),
     )
     self.assertBetween(found.ratio, 0.9, 1)
     self.assertFalse(found.refuted)
@@ -207,7 +207,7 @@ class SearchTest(parameterized.TestCase):
 
   def test_a_clip_that_is_too_long_by_a_ten_thousandth(self):
     model = _functional_model(_dense())
-    wrong = hostile_pairs.subject('model', model, 1.0005)
+    wrong = clipped_mean.subject('model', model, 1.0005)
     target = dataclasses.replace(wrong, example_l2_norm_clip=1.0)
     found = _search(target, sizes=(2,))
     self.assertTrue(found.refuted)
@@ -216,7 +216,7 @@ class SearchTest(parameterized.TestCase):
   def test_worst_is_measured_anew(self):
     found = _search(self.target, sizes=(2,))
     assert found.worst is not None
-    again = hostile_pairs.measured(self.target, found.worst)
+    again = clipped_mean.measured(self.target, found.worst)
     self.assertEqual(again.ratio, found.ratio)
     features, labels = found.worst.data
     others, other_labels = found.worst.alternative
@@ -235,7 +235,7 @@ class SearchTest(parameterized.TestCase):
       del clipped_sum, labels, example_l2_norm_clip
       return [tf.reduce_sum(features) * tf.ones_like(w) for w in weights]
 
-    target = hostile_pairs.subject('model', self.model, 1.0, mean=mean)
+    target = clipped_mean.subject('model', self.model, 1.0, mean=mean)
     found = _search(target, sizes=(2,))
     self.assertEqual(found.ratio, np.inf)
     self.assertEqual(found.to_json_dict()['largest_ratio'], 'inf')
@@ -244,9 +244,9 @@ class SearchTest(parameterized.TestCase):
     target = _ghost(_functional_model(_MIXING['mean']))
     rng = np.random.default_rng(0)
     features = rng.random([7, 4]).astype(np.float32)
-    start = hostile_pairs.measured(
+    start = clipped_mean.measured(
       target,
-      hostile_pairs.Pair(
+      clipped_mean.Pair(
         *('start', target.weights, features, np.zeros(7, np.int32), 0),
         feature=features[0] + 0.01,
         label=np.array(0, np.int32),
@@ -255,11 +255,11 @@ class SearchTest(parameterized.TestCase):
     found = hostile_pairs.ascend(target, start, rng)
     self.assertLess(start.ratio, 0.5)
     self.assertGreater(found.ratio, 2 * start.ratio)
-    self.assertEqual(hostile_pairs.measured(target, found).ratio, found.ratio)
+    self.assertEqual(clipped_mean.measured(target, found).ratio, found.ratio)
 
   def test_random_models_are_not_compared(self):
     model = _functional_model(lambda x: _dense()(_LAYERS.Dropout(0.5)(x)))
-    found = _search(hostile_pairs.subject('model', model, 1.0))
+    found = _search(clipped_mean.subject('model', model, 1.0))
     self.assertFalse(found.repeatable)
     self.assertEqual((found.pairs, found.ratio), (0, 0))
 

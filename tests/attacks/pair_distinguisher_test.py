@@ -5,18 +5,23 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import simulation
-from tvdp_tf.attacks import hostile_pairs, lower_bound, pair_distinguisher
+from tvdp_tf.attacks import (
+  binade_pair,
+  clipped_mean,
+  lower_bound,
+  pair_distinguisher,
+)
 from tvdp_tf.federated import client_work
 from tvdp_tf.privacy import mechanisms
 
 
-def _pair(target, examples=5, value=3.0) -> hostile_pairs.Pair:
+def _pair(target, examples=5, value=3.0) -> clipped_mean.Pair:
   """One example that pulls the one weight up, or down."""
   features = np.zeros([examples, 1], np.float32)
   features[0] = value
-  return hostile_pairs.measured(
+  return clipped_mean.measured(
     target,
-    hostile_pairs.Pair(
+    clipped_mean.Pair(
       *('pair', target.weights, features, np.zeros(examples, np.int32), 0),
       feature=-features[0],
       label=np.array(0, np.int32),
@@ -27,8 +32,8 @@ def _pair(target, examples=5, value=3.0) -> hostile_pairs.Pair:
 class PairDistinguisherTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.model = hostile_pairs.linear_probe()
-    self.target = hostile_pairs.subject('probe', self.model, 1.0)
+    self.model = binade_pair.linear_probe()
+    self.target = clipped_mean.subject('probe', self.model, 1.0)
     self.enter_context(simulation.compiled_runtime('cpu'))
 
   def _shown(self, pair=None, **kwargs) -> lower_bound.LowerBound:
@@ -49,18 +54,18 @@ class PairDistinguisherTest(parameterized.TestCase):
     self.assertGreater(found.epsilon_lower_bound, 2)
 
   def test_refutes_a_clip_that_lets_through_more(self):
-    wrong = client_work._clipped_sum(self.model, 4.0)
+    wrong = client_work.clipped_sum(self.model, 4.0)
 
     def clipped_sum(weights, features, labels, present, clip):
       return wrong(weights, features, labels, present, 4 * clip)
 
-    self.target = hostile_pairs.subject(
+    self.target = clipped_mean.subject(
       'probe', self.model, 1.0, clipped_sum=clipped_sum
     )
     pair = _pair(self.target, value=9.0)
     self.assertGreater(pair.ratio, 3.9)
     with mock.patch.object(
-      client_work, '_clipped_sum', lambda model, clip: clipped_sum
+      client_work, 'clipped_sum', lambda model, clip: clipped_sum
     ):
       found = self._shown(pair)
     self.assertGreater(found.epsilon_lower_bound, 2)

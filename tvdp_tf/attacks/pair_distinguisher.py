@@ -4,7 +4,7 @@ One client takes one noisy step, many times over, on D and on D', in the
 learning process that trains (`federated.build_learning_process`), its noise
 calibrated for one release of the epsilon and delta that are claimed. The
 attacker knows where both uploads would be without noise, a and b (from
-`hostile_pairs.Subject.mean`), and scores an upload u by
+`clipped_mean.Subject.mean`), and scores an upload u by
 
   <u - (a + b) / 2, a - b> / variance of the noise,
 
@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from tvdp_tf import federated, privacy
-from tvdp_tf.attacks import hostile_pairs, lower_bound
+from tvdp_tf.attacks import clipped_mean, lower_bound
 from tvdp_tf.federated import client_data
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import gaussian, mechanisms
@@ -54,8 +54,8 @@ class _Client:
 
   def __init__(
     self,
-    target: hostile_pairs.Subject,
-    pair: hostile_pairs.Pair,
+    target: clipped_mean.Subject,
+    pair: clipped_mean.Pair,
     z: float,
     noise_kind: str,
   ):
@@ -82,8 +82,8 @@ class _Client:
 
 
 def distinguish(
-  target: hostile_pairs.Subject,
-  pair: hostile_pairs.Pair,
+  target: clipped_mean.Subject,
+  pair: clipped_mean.Pair,
   *,
   epsilon: float,
   delta: float,

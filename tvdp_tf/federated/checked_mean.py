@@ -3,12 +3,14 @@
 The server looks at every upload as it arrives, in the step that TFF calls
 `accumulate`, so that one broken client does not spoil the round of all. An
 upload that is not finite, or longer than any honest one, or of no weight is
-left out of the sum and of the weights, and counted.
+left out of the sum and of the weights.
 
 For clients that add their own noise this is post-processing of what they have
-released: it costs no privacy, and their releases stay on record. For central
-noise it is a record of zero, as clipping could have made it. It is no defence
-against a client that lies within the limits: its weight is believed.
+released: it costs no privacy, their releases stay on record, and the means
+count what they leave out. For central noise it is a record of zero, as clipping
+could have made it, and the sum counts nothing: how many records there are, and
+how many failed, is what the noise has yet to hide. It is no defence against a
+client that lies within the limits: its weight is believed.
 """
 
 import collections
@@ -120,7 +122,9 @@ def _create(
           used_clients=sums['used_clients'],
           excluded_clients=sums['excluded_clients'],
         )
-      ),
+      )
+      if divides
+      else tff.federated_value((), tff.SERVER),
     )
 
   return tff.templates.AggregationProcess(initialize, next_fn)
@@ -202,7 +206,9 @@ class UnweightedCheckedMeanFactory(_Unweighted):
 
 
 class CheckedSumFactory(_Unweighted):
-  """As `UnweightedCheckedMeanFactory`, but the sum; that of none is zero.
+  """The sum of the uploads that can be used; that of none is zero.
+
+  It has no measurements, since the sum has no noise yet.
 
   As the `record_aggregation_factory` of TFF's `DifferentiallyPrivateFactory`:
   where a platform's clients clip, this is the server's look at their work.
@@ -219,35 +225,6 @@ def _limit(max_l2_norm: float | None) -> float | None:
     if max_l2_norm is None
     else _validate.positive('max_l2_norm', max_l2_norm)
   )
-
-
-def with_excluded_count(
-  factory: tff.aggregators.UnweightedAggregationFactory,
-) -> tff.aggregators.UnweightedAggregationFactory:
-  """Counts the clients whose value is not finite, for a server that sees it.
-
-  For central noise, where the query takes such a value for zero. The count
-  has no noise: it is the trusted server's, and must not be published.
-
-  Args:
-    factory: The aggregator.
-
-  Returns:
-    One that does the same, with `excluded_clients` (int32) among its
-    measurements.
-  """
-
-  @tff.tensorflow.computation
-  def is_excluded(value):
-    norm = bounded_value.l2_norm(tf.nest.flatten(value))
-    return tf.cast(tf.logical_not(tf.math.is_finite(norm)), tf.int32)
-
-  def count(value):
-    return collections.OrderedDict(
-      excluded_clients=tff.federated_sum(tff.federated_map(is_excluded, value))
-    )
-
-  return tff.aggregators.add_measurements(factory, client_measurement_fn=count)
 
 
 def check_floats(value_type: tff.Type) -> None:

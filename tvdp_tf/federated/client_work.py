@@ -187,9 +187,19 @@ def build_difference(
   return _stateless(model, train_batch)
 
 
-def _clipped_sum(
+def clipped_sum(
   model: tff.learning.models.FunctionalModel, example_l2_norm_clip: float
 ) -> clipping.ClippedSum:
+  """How training sums the clipped gradients of a batch.
+
+  Args:
+    model: The model and its loss.
+    example_l2_norm_clip: C_g.
+
+  Raises:
+    ValueError: If the model mixes the examples of a batch, or cannot be clipped
+      (`example_independence`).
+  """
   if isinstance(model, models.KerasFunctionalModel):
     return example_independence.clipped_sum(
       model.source, model.keras_loss, example_l2_norm_clip
@@ -235,7 +245,7 @@ def build_private(
   """
   clipping.require_full_precision()
   weights_type, data_type = _types(model)
-  clipped_sum = _clipped_sum(model, mechanism.example_l2_norm_clip)
+  summed = clipped_sum(model, mechanism.example_l2_norm_clip)
 
   @tff.tensorflow.computation
   def first_round():
@@ -247,7 +257,7 @@ def build_private(
   def train(weights, dataset, noise_multiplier):
     batch = dataset.get_single_element()
     trained = private_training.private_local_steps(
-      clipped_sum,
+      summed,
       tf.nest.flatten(weights.trainable),
       batch['x'],
       batch['y'],

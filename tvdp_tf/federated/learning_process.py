@@ -119,11 +119,9 @@ def _parts(
     return _Parts(
       client_work.build_difference(model, **steps),
       tff.aggregators.as_weighted_aggregator(
-        checked_mean.with_excluded_count(
-          tff.aggregators.DifferentiallyPrivateFactory(
-            tfp.NormalizedQuery(query, mechanism.denominator),
-            checked_mean.CheckedSumFactory(longest) if check_uploads else None,
-          )
+        tff.aggregators.DifferentiallyPrivateFactory(
+          tfp.NormalizedQuery(query, mechanism.denominator),
+          checked_mean.CheckedSumFactory(longest) if check_uploads else None,
         )
       ),
       brings_update=True,

@@ -207,7 +207,7 @@ class AuditTest(parameterized.TestCase):
       del clip
       return broken.ghost_clipped_sum(model.source, model.keras_loss)
 
-    with mock.patch.object(client_work, '_clipped_sum', unchecked):
+    with mock.patch.object(client_work, 'clipped_sum', unchecked):
       found = self._audit(**arguments)
     self.assertTrue(found.search.refuted)
     self.assertGreater(found.search.ratio, 2)

@@ -9,6 +9,8 @@ from typing import Any
 from tvdp_tf import federated
 from tvdp_tf.attacks import (
   audit_text,
+  binade_pair,
+  clipped_mean,
   hostile_pairs,
   lower_bound,
   noise_reach,
@@ -146,9 +148,9 @@ def audit(
   fed = federation.assemble(training)
   model = federated.functional_model(fed.spec, fed.initial_model())
   clip = training.example_l2_norm_clip
-  target = hostile_pairs.subject(f'model {training.model}', model, clip)
-  probe = hostile_pairs.subject(
-    'a model of one weight', hostile_pairs.linear_probe(), clip
+  target = clipped_mean.subject(f'model {training.model}', model, clip)
+  probe = clipped_mean.subject(
+    'a model of one weight', binade_pair.linear_probe(), clip
   )
   seed = secrets.randbits(63) if training.seed is None else training.seed
   search = hostile_pairs.search(

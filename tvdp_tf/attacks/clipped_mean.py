@@ -1,0 +1,288 @@
+"""The mean of clipped gradients as training computes it, and pairs of its data.
+
+Replacing one of n examples moves it by at most 2 C_g / n, whatever the model,
+its weights and the data. The measure of a pair of data sets is the ratio
+
+  n |g(D) - g(D')| / (2 C_g),
+
+at most 1 where the guarantee holds, rounding included.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf.federated import client_work
+from tvdp_tf.learning import clipping
+
+# (weights, features [n, ...], labels [n]) -> the mean, as the weights.
+MeanGradient = Callable[
+  [Sequence[np.ndarray], np.ndarray, np.ndarray], list[tf.Tensor]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """What is searched.
+
+  Attributes:
+    name: In words.
+    model: Of the mean.
+    example_l2_norm_clip: C_g.
+    mean: How training computes the mean of the clipped gradients.
+    means: The same of several data sets of one size, one after the other:
+      (weights, features [k, n, ...], labels [k, n]) -> tensors [k, ...].
+    single: (weights, features [1, ...], labels [1]) -> the outputs, and the
+      gradient of this one example, not clipped.
+    slopes: (weights, features, labels, index, feature, label) of a `Pair` ->
+      the gradient of the logarithm of the movement, with respect to all
+      features of D, and to those of the example that is another in D'.
+  """
+
+  name: str
+  model: tff.learning.models.FunctionalModel
+  example_l2_norm_clip: float
+  mean: Callable[..., list[tf.Tensor]]
+  means: Callable[..., list[tf.Tensor]]
+  single: Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]
+  slopes: Callable[..., list[tf.Tensor]]
+
+  @property
+  def weights(self) -> list[np.ndarray]:
+    """The initial ones."""
+    return list(self.model.initial_weights[0])
+
+
+def subject(
+  name: str,
+  model: tff.learning.models.FunctionalModel,
+  example_l2_norm_clip: float,
+  clipped_sum: clipping.ClippedSum | None = None,
+  mean: Callable[..., list[tf.Tensor]] = clipping.clipped_mean_gradient,
+) -> Subject:
+  """A model's mean of clipped gradients, as it is trained on.
+
+  Args:
+    name: In words.
+    model: As for `federated.build_learning_process`.
+    example_l2_norm_clip: C_g.
+    clipped_sum: How a microbatch is summed; by default as training does it.
+    mean: How microbatches are summed; by default as training does it.
+
+  Raises:
+    ValueError: If training would refuse the model.
+  """
+  if clipped_sum is None:
+    clipped_sum = client_work.clipped_sum(model, example_l2_norm_clip)
+  features_spec, labels_spec = model.input_spec
+  summed = clipped_sum
+
+  weights_spec = [
+    tf.TensorSpec(np.shape(w), w.dtype) for w in model.initial_weights[0]
+  ]
+
+  def mean_gradient(weights, features, labels):
+    return mean(
+      summed,
+      list(weights),
+      features,
+      labels,
+      example_l2_norm_clip=example_l2_norm_clip,
+    )
+
+  def mean_gradients(weights, features, labels):
+    results = tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
+      mean_gradient(weights, features[0], labels[0]),
+    )
+    return tf.map_fn(
+      lambda data: mean_gradient(weights, *data),
+      (features, labels),
+      fn_output_signature=results,
+    )
+
+  def single(weights, features, labels):
+    weights = list(weights)
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      outputs = model.predict_on_batch((tuple(weights), ()), features, True)
+      loss = model.loss(outputs, labels)
+    return outputs, tape.gradient(
+      loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+
+  def slopes(weights, features, labels, index, feature, label):
+    with tf.GradientTape() as tape:
+      tape.watch([features, feature])
+      other = tf.tensor_scatter_nd_update(
+        features, [[index]], feature[tf.newaxis]
+      )
+      other_labels = tf.tensor_scatter_nd_update(labels, [[index]], [label])
+      movement = tf.add_n(
+        [
+          tf.reduce_sum(tf.square(tf.cast(a - b, tf.float64)))
+          for a, b in zip(
+            mean_gradient(weights, features, labels),
+            mean_gradient(weights, other, other_labels),
+            strict=True,
+          )
+        ]
+      )
+      objective = tf.math.log(movement + 1e-300)
+    return tape.gradient(
+      objective,
+      [features, feature],
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+
+  def graph(function, *more, lead=()):
+    specs = (
+      tf.TensorSpec([*lead, *spec.shape], spec.dtype)
+      for spec in (features_spec, labels_spec)
+    )
+    return tf.function(
+      function, autograph=False, input_signature=[weights_spec, *specs, *more]
+    )
+
+  one = tf.TensorSpec(features_spec.shape[1:], features_spec.dtype)
+  scalar = tf.TensorSpec([], tf.int32)
+  return Subject(
+    *(name, model, example_l2_norm_clip),
+    mean=graph(mean_gradient),
+    means=graph(mean_gradients, lead=[None]),
+    single=graph(single),
+    slopes=graph(slopes, scalar, one, scalar),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Two data sets that differ in one example.
+
+  Attributes:
+    family: How they were found.
+    weights: Of the model.
+    features: Of D, [n, ...].
+    labels: Of D, [n].
+    index: Of the example that differs.
+    feature: In D', that example's features.
+    label: In D', its label.
+    ratio: n |g(D) - g(D')| / (2 C_g); inf where a mean is not finite.
+  """
+
+  family: str
+  weights: list[np.ndarray]
+  features: np.ndarray
+  labels: np.ndarray
+  index: int
+  feature: np.ndarray
+  label: np.ndarray
+  ratio: float = 0.0
+
+  @property
+  def examples(self) -> int:
+    """n, of either."""
+    return len(self.labels)
+
+  @property
+  def data(self) -> tuple[np.ndarray, np.ndarray]:
+    """D."""
+    return self.features, self.labels
+
+  @property
+  def alternative(self) -> tuple[np.ndarray, np.ndarray]:
+    """D'."""
+    features, labels = self.features.copy(), self.labels.copy()
+    features[self.index], labels[self.index] = self.feature, self.label
+    return features, labels
+
+
+def flat(tensors: Sequence) -> np.ndarray:
+  """All values of tensors, float64 [d]."""
+  return np.concatenate(
+    [np.ravel(np.asarray(t)).astype(np.float64) for t in tensors]
+  )
+
+
+def tensors(weights, data) -> list:
+  """The arguments of a `Subject`'s functions."""
+  features, labels = data
+  return [
+    [tf.constant(w) for w in weights],
+    tf.constant(features),
+    tf.constant(labels, tf.int32),
+  ]
+
+
+def mean_of(target: Subject, weights, data) -> np.ndarray:
+  """The mean of the clipped gradients, float64 [d]."""
+  return flat(target.mean(*tensors(weights, data)))
+
+
+def distance_ratio(target: Subject, one: np.ndarray, other: np.ndarray, n: int):
+  """The ratio of two means; inf where one is not finite."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    distance = float(np.linalg.norm(one - other))
+  if not math.isfinite(distance):
+    return math.inf
+  return distance * n / (2 * target.example_l2_norm_clip)
+
+
+def measured(target: Subject, pair: Pair) -> Pair:
+  """The pair with its ratio."""
+  one = mean_of(target, pair.weights, pair.data)
+  other = mean_of(target, pair.weights, pair.alternative)
+  return dataclasses.replace(
+    pair, ratio=distance_ratio(target, one, other, pair.examples)
+  )
+
+
+def _example_gradient(
+  target: Subject, weights: Sequence[np.ndarray], feature, label
+) -> np.ndarray:
+  """Of a single example, not clipped, float64 [d]."""
+  _, gradient = target.single(*tensors(weights, (feature[np.newaxis], [label])))
+  return flat(gradient)
+
+
+def gradient_error(
+  target: Subject, weights: Sequence[np.ndarray], data
+) -> float:
+  """Distance of the mean from that of single clipped gradients, over C_g.
+
+  Args:
+    target: What is searched.
+    weights: Of the model.
+    data: Features [n, ...] and labels [n].
+  """
+  clip = target.example_l2_norm_clip
+  total: np.ndarray | float = 0.0
+  for feature, label in zip(*data, strict=True):
+    gradient = _example_gradient(target, weights, feature, label)
+    norm = float(np.linalg.norm(gradient))
+    if math.isfinite(norm):
+      total = total + gradient / max(1.0, norm / clip)
+  mean = mean_of(target, weights, data)
+  error = float(np.linalg.norm(mean - total / len(data[1])) / clip)
+  return error if math.isfinite(error) else math.inf
+
+
+def measured_together(target: Subject, pairs: Sequence[Pair]) -> list[Pair]:
+  """Pairs of one D."""
+  data = [pairs[0].data, *(pair.alternative for pair in pairs)]
+  stacked = [np.stack(parts) for parts in zip(*data, strict=True)]
+  means = target.means(*tensors(pairs[0].weights, stacked))
+  rows = np.concatenate(
+    [np.reshape(part, [len(data), -1]).astype(np.float64) for part in means],
+    axis=1,
+  )
+  return [
+    dataclasses.replace(
+      pair, ratio=distance_ratio(target, rows[0], row, pair.examples)
+    )
+    for pair, row in zip(pairs, rows[1:], strict=True)
+  ]
