@@ -73,7 +73,7 @@ class OneRunTest(absltest.TestCase):
       cls.enterClassContext(tempfile.TemporaryDirectory()), 'run'
     )
     cls.result = program_runner.run(
-      'train.py', f'--output_dir={cls.folder}', timeout_s=120
+      'train.py', f'--output_dir={cls.folder}', timeout_s=120, fresh=True
     )
     with open(cls.folder / 'metrics.csv', newline='') as file:
       cls.rows = list(csv.DictReader(file))
@@ -216,6 +216,7 @@ class SoundRunTest(absltest.TestCase):
       '--refinement=budget',
       '--noprogress',
       '--verbosity=0',
+      fresh=True,
     )
     self.assertEqual(result.returncode, 0, result.stderr)
     # A line a round, and none of any library.
