@@ -68,7 +68,7 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 	$(PYTHON) -m venv .venv-plain
 	.venv-plain/bin/pip install --quiet tensorflow-cpu==2.14.1
 	PLAIN_PYTHON=.venv-plain/bin/python $(IN_VENV) pytest \
-	  tests/experiments/export_test.py
+	  tests/training/export_test.py
 
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
@@ -85,10 +85,6 @@ lock:  ## All locks, from *.in, overrides.txt and excludes*.txt.
 .PHONY: peers
 peers:  ## The libraries that binaries/benchmark.py compares with.
 	@$(check_python)sh benchmarks/install_peers.sh "$(PYTHON)" $(ARGS)
-
-.PHONY: build-files
-build-files: install  ## The BUILD files, from the imports on disk.
-	$(VENV)/bin/python tools/build_files.py
 
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.

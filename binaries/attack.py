@@ -25,7 +25,7 @@ from absl import flags
 from tvdp_tf import errors
 from tvdp_tf.attacks import audit_settings
 from tvdp_tf.cli import program, shared_flags
-from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.training import settings as settings_lib
 
 _DEFAULTS = audit_settings.AuditSettings
 
@@ -163,8 +163,8 @@ def _audit_model(path: pathlib.Path | None) -> None:
     **shared, **{name: own[name] for name in own if _is_given(name)}
   )
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
-  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
-  from tvdp_tf.experiments.model_audit import settings as audit_settings_lib  # noqa: PLC0415
+  from tvdp_tf.attacks.model_audit import settings as audit_settings_lib  # noqa: PLC0415
+  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
 
   settings = audit_settings_lib.ModelAuditSettings(
     training,
@@ -176,11 +176,11 @@ def _audit_model(path: pathlib.Path | None) -> None:
   if path is not None:
     output_folder.check(path)
 
-  from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments.model_audit import audit as model_audit  # noqa: PLC0415
-  from tvdp_tf.experiments.model_audit import report  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
+  from tvdp_tf.attacks.model_audit import audit as model_audit  # noqa: PLC0415
+  from tvdp_tf.attacks.model_audit import report  # noqa: PLC0415
 
-  with simulation.compiled_runtime(training.device):
+  with runtimes.compiled_runtime(training.device):
     found = model_audit.audit(settings, progress=_PROGRESS.value)
   if path is not None:
     with output_folder.create(path) as folder:
@@ -196,7 +196,7 @@ def _audit_client(path: pathlib.Path | None) -> None:
   settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
   from tvdp_tf.attacks import claims  # noqa: PLC0415
-  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
+  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
 
   claims.delivered_epsilons(settings, claims.build_mechanism(settings))
   if path is not None:
@@ -230,8 +230,8 @@ def _membership(path: pathlib.Path | None) -> None:
     **shared_flags.values(_TRAINING_SETTINGS),
   )
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
-  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
-  from tvdp_tf.experiments.membership import settings as membership_settings  # noqa: PLC0415
+  from tvdp_tf.attacks.membership_game import settings as membership_settings  # noqa: PLC0415
+  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
 
   settings = membership_settings.GameSettings(
     training,
@@ -242,12 +242,12 @@ def _membership(path: pathlib.Path | None) -> None:
   if path is not None:
     output_folder.check(path)
 
-  from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments import run_folder  # noqa: PLC0415
-  from tvdp_tf.experiments.membership import game as membership_game  # noqa: PLC0415
-  from tvdp_tf.experiments.membership import report as membership_report  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
+  from tvdp_tf.attacks.membership_game import game as membership_game  # noqa: PLC0415
+  from tvdp_tf.attacks.membership_game import report as membership_report  # noqa: PLC0415
+  from tvdp_tf.training import run_folder  # noqa: PLC0415
 
-  with simulation.compiled_runtime(training.device) as context:
+  with runtimes.compiled_runtime(training.device) as context:
     game = membership_game.Games(context).play(settings)
   found = membership_report.report(game)
   if path is not None:

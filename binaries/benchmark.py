@@ -6,12 +6,13 @@ environments of the other libraries. Those without one are named as absent.
 
 import pathlib
 
+import _checkout  # noqa: F401
 from absl import flags
 
+from benchmarks.harness import contenders, work
 from tvdp_tf import _validate, errors
 from tvdp_tf.cli import program
-from tvdp_tf.experiments import run_folder
-from tvdp_tf.experiments.benchmark import contenders, work
+from tvdp_tf.training import run_folder
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _MEASURES = ('peers', 'startup', 'scaling')
@@ -69,7 +70,7 @@ def main() -> None:
     raise errors.UsageError(str(error)) from error
   output_dir = pathlib.Path(_OUTPUT_DIR.value)
   run_folder.check_absent(output_dir)
-  from tvdp_tf.experiments.benchmark import report  # noqa: PLC0415
+  from benchmarks.harness import report  # noqa: PLC0415
 
   works = work.WORKS if _SCALE.value == 'full' else work.SMOKE_WORKS
   results = report.run(

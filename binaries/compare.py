@@ -7,11 +7,12 @@ on scikit-learn's embedded digits, in seconds.
 import datetime
 import pathlib
 
+import _checkout  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
-from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.training import settings as settings_lib
 
 _SETTINGS = shared_flags.define(
   [
@@ -50,8 +51,8 @@ def main() -> None:
       )
     except ValueError as error:
       raise errors.UsageError(str(error)) from error
-  from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments import comparison  # noqa: PLC0415
+  from reproduction import comparison  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
 
   try:
     settings = comparison.settings_of(
@@ -59,7 +60,7 @@ def main() -> None:
     )
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  simulation.configure(settings[0].device, settings[0].users_per_round)
+  runtimes.configure(settings[0].device, settings[0].users_per_round)
   results = comparison.compare(settings, output_dir, _PROGRESS.value)
   for result in results.values():
     print()

@@ -17,7 +17,7 @@ from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
-from tvdp_tf.experiments.planning import settings as planning_settings
+from tvdp_tf.planner import settings as planning_settings
 
 _DEFAULTS = planning_settings.PlanSettings
 
@@ -95,11 +95,11 @@ def _plan(output_dir: pathlib.Path | None) -> None:
   """Makes, writes and prints the plan that the flags describe."""
   settings = _settings()
   # SciPy and Matplotlib take half a second to import: flags come first.
-  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
-  from tvdp_tf.experiments.planning import files as planning_files  # noqa: PLC0415
-  from tvdp_tf.experiments.planning import pilot as planning_pilot  # noqa: PLC0415
-  from tvdp_tf.experiments.planning import report as planning_report  # noqa: PLC0415
-  from tvdp_tf.experiments.planning import text as planning_text  # noqa: PLC0415
+  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  from tvdp_tf.planner import files as planning_files  # noqa: PLC0415
+  from tvdp_tf.planner import pilot as planning_pilot  # noqa: PLC0415
+  from tvdp_tf.planner import report as planning_report  # noqa: PLC0415
+  from tvdp_tf.planner import text as planning_text  # noqa: PLC0415
 
   if output_dir is not None:
     output_folder.check(output_dir)
@@ -124,8 +124,8 @@ def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
     )
   if not pathlib.Path(ledger).is_file():
     raise ValueError(f"ledger must be a run's ledger file, got {ledger!r}")
-  from tvdp_tf.experiments import output_folder  # noqa: PLC0415
-  from tvdp_tf.experiments.planning import ledger as planning_ledger  # noqa: PLC0415
+  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  from tvdp_tf.planner import ledger as planning_ledger  # noqa: PLC0415
   from tvdp_tf.privacy import ledger_audit  # noqa: PLC0415
 
   if output_dir is not None:

@@ -7,11 +7,13 @@ An interrupted run goes on with --resume. Several machines share the work with
 import pathlib
 import re
 
+import _checkout  # noqa: F401
 from absl import flags
 
+from reproduction import catalogue
 from tvdp_tf import _validate, errors
 from tvdp_tf.cli import program
-from tvdp_tf.experiments import catalogue, run_folder, settings
+from tvdp_tf.training import run_folder, settings
 
 _EXPERIMENT = flags.DEFINE_enum(
   'experiment',
@@ -68,10 +70,10 @@ def main() -> None:
   output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
   if not _RESUME.value:
     run_folder.check_absent(output_dir)
-  from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments import reproduction  # noqa: PLC0415
+  from reproduction import runner as reproduction  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
 
-  simulation.configure(_DEVICE.value, experiment.base['users_per_round'])
+  runtimes.configure(_DEVICE.value, experiment.base['users_per_round'])
 
   if _MERGE.value:
     shards = [pathlib.Path(folder) for folder in _MERGE.value]

@@ -13,8 +13,8 @@ from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
-from tvdp_tf.experiments import run_folder, selection, shared_ledger
-from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf.training import run_folder, selection, shared_ledger
+from tvdp_tf.training import settings as settings_lib
 
 _SETTINGS = shared_flags.define()
 flags.adopt_module_key_flags(shared_flags)
@@ -120,17 +120,17 @@ def _check_workers(settings: settings_lib.TrainingSettings) -> None:
 
 def _own_runtime(settings: settings_lib.TrainingSettings):
   """A runtime that the settings do not describe, if the flags ask for one."""
-  from tvdp_tf import federated  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
 
   if settings.runtime == 'tff' and _ALLOW_OPEN_PORT.value:
-    return federated.local_runtime(contained=False)
+    return runtimes.local_runtime(contained=False)
   if settings.runtime != 'remote':
     return None
   try:
     tls = _WORKER_TLS.value
-    return federated.remote_runtime(
+    return runtimes.remote_runtime(
       _WORKERS.value,
-      credentials=federated.tls_credentials(tls) if tls else None,
+      credentials=runtimes.tls_credentials(tls) if tls else None,
       insecure=_INSECURE_WORKERS.value,
     )
   except ValueError as error:
@@ -157,14 +157,14 @@ def main() -> None:
       print(f'the run in {output_dir} is finished: nothing to do')
       return
   # TensorFlow and TFF take seconds to import: flags are checked before.
-  from tvdp_tf import simulation  # noqa: PLC0415
-  from tvdp_tf.experiments import training  # noqa: PLC0415
+  from tvdp_tf import runtimes  # noqa: PLC0415
+  from tvdp_tf.training import train as training  # noqa: PLC0415
 
-  simulation.configure(
+  runtimes.configure(
     settings.device, settings.users_per_round, _DETERMINISTIC.value
   )
   if _BEST_OF.value is not None:
-    from tvdp_tf.experiments import best_run  # noqa: PLC0415
+    from tvdp_tf.training import best_run  # noqa: PLC0415
 
     result = best_run.train_best(
       settings,

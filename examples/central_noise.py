@@ -9,7 +9,7 @@ import dp_accounting
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.learning import models
 
 ROUNDS, CLIP = 3, 1.0
@@ -30,7 +30,7 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
 )
 federated.check_nesting(process)
 accountant = dp_accounting.pld.PLDAccountant()
-with federated.local_runtime():
+with runtimes.local_runtime():
   state = process.initialize()
   for _ in range(ROUNDS):
     state = process.next(state, clients).state

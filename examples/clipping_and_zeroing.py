@@ -8,7 +8,7 @@ clients that were zeroed or clipped have no noise, so nobody sends them.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.learning import models
 
 CLIP = 1.0
@@ -32,5 +32,5 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   metrics_aggregator=federated.withheld_metrics,
 )
 federated.check_nesting(process)
-with federated.local_runtime():
+with runtimes.local_runtime():
   print(process.next(process.initialize(), clients).metrics['aggregator'])

@@ -8,9 +8,8 @@ and `update` at the server, `work` at each client, `accumulate` in between.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy
 from tvdp_tf.learning import models
-from tvdp_tf.privacy import mechanisms
 
 mlp = models.MODELS['mlp']
 process = federated.build_learning_process(

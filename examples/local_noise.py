@@ -7,7 +7,7 @@ The guarantee is for whole clients, against the server that sees each upload.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.learning import models
 
 ROUNDS, CLIP = 3, 1.0
@@ -32,7 +32,7 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   metrics_aggregator=federated.withheld_metrics,
 )
 federated.check_nesting(process)
-with federated.local_runtime():
+with runtimes.local_runtime():
   state = process.initialize()
   for _ in range(ROUNDS):
     state, metrics = process.next(state, clients)

@@ -8,7 +8,7 @@ platform, the sums are simulated; `process` is what is handed over.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.federated import secure_sums
 from tvdp_tf.learning import models
 
@@ -34,5 +34,5 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
 )
 federated.check_nesting(process)
 simulated = secure_sums.simulated(process)
-with federated.local_runtime():
+with runtimes.local_runtime():
   print(simulated.next(simulated.initialize(), clients).metrics['aggregator'])

@@ -9,7 +9,7 @@ import tempfile
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.learning import models
 
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
@@ -36,5 +36,5 @@ program = tff.learning.programs.train_model(
   evaluation_manager=None,
   evaluation_periodicity=1,
 )
-with federated.local_runtime() as runtime, federated.program_context(runtime):
+with runtimes.local_runtime() as runtime, runtimes.program_context(runtime):
   asyncio.run(program)

@@ -12,8 +12,8 @@ from typing import Any
 from absl.testing import absltest, parameterized
 
 from tests import two_worlds
-from tvdp_tf import federated, simulation
-from tvdp_tf.experiments import settings as settings_lib
+from tvdp_tf import runtimes
+from tvdp_tf.training import settings as settings_lib
 
 # What the noise of a mechanism covers.
 _UNITS = {
@@ -60,7 +60,7 @@ class NonInterferenceTest(parameterized.TestCase):
     settings = _settings(**changes)
     unit = _UNITS[settings.mechanism]
     sizes = two_worlds.SIZES if settings.mechanism == 'central' else ()
-    with simulation.compiled_runtime('cpu'):
+    with runtimes.compiled_runtime('cpu'):
       self.assert_same(
         two_worlds.Runs(settings, unit), [*two_worlds.VALUES, *sizes]
       )
@@ -75,14 +75,14 @@ class NonInterferenceTest(parameterized.TestCase):
     settings = _settings(**changes)
     unit = _UNITS[settings.mechanism]
     more = ['larger'] if unit == 'user' else []
-    with simulation.compiled_runtime('cpu'):
+    with runtimes.compiled_runtime('cpu'):
       self.assert_same(two_worlds.Runs(settings, unit), ['failing', *more])
 
   @parameterized.parameters('gradient', 'central')
   def test_nor_from_tffs_worker(self, mechanism):
     settings = _settings(mechanism=mechanism, rounds=2, runtime='tff')
     more = ['empty'] if mechanism == 'central' else []
-    with federated.local_runtime():
+    with runtimes.local_runtime():
       self.assert_same(
         two_worlds.Runs(settings, _UNITS[mechanism]), ['failing', *more]
       )
@@ -92,7 +92,7 @@ class NonInterferenceTest(parameterized.TestCase):
     settings = _settings(mechanism=mechanism)
     runs = two_worlds.Runs(settings, _UNITS[mechanism], two_worlds.bare)
     folders = self.folders()
-    with simulation.compiled_runtime('cpu'):
+    with runtimes.compiled_runtime('cpu'):
       one = runs.observed(two_worlds.UNCHANGED, next(folders))
       again = runs.observed(two_worlds.UNCHANGED, next(folders))
       other = runs.observed('zeros', next(folders))

@@ -7,7 +7,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from matplotlib import image
 
-from tvdp_tf.experiments import catalogue, reproduction, verdicts
+from reproduction import catalogue, verdicts
+from reproduction import runner as reproduction
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
 _REPRODUCED = sorted(path.parent.name for path in _RESULTS.glob('*/points.csv'))

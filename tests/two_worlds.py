@@ -36,16 +36,12 @@ import tqdm
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tvdp_tf import errors
-from tvdp_tf.experiments import (
-  checkpoints,
-  export,
-  plots,
-  rounds,
-  training,
-  training_run,
-)
-from tvdp_tf.experiments import settings as settings_lib
 from tvdp_tf.learning import datasets, evaluation, noise, partitions
+from tvdp_tf.output import plots
+from tvdp_tf.training import checkpoints, export, rounds
+from tvdp_tf.training import run as training_run
+from tvdp_tf.training import settings as settings_lib
+from tvdp_tf.training import train as training
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -370,10 +366,10 @@ class Runs:
     handler = logging.StreamHandler(log)
     build = rounds.build_process
 
-    def build_once(plan):
-      key = repr((plan.mechanism, plan.fed.initial_model().get_weights()))
+    def build_once(plan, fed):
+      key = repr((plan.mechanism, fed.initial_model().get_weights()))
       if key not in self._processes:
-        self._processes[key] = build(plan)
+        self._processes[key] = build(plan, fed)
       return self._processes[key]
 
     evaluator = evaluation.Evaluator

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 from tools import fault_suite
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.training import run_folder
 
 _NEWEST = f'checkpoints/round_{fault_suite.SHORT_ROUNDS}'
 _DATA = 'variables/variables.data-00000-of-00001'

@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.experiments import machine, markdown, run_folder
+from tvdp_tf.output import machine, markdown
+from tvdp_tf.training import run_folder
 
 
 def write(

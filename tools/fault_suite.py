@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tools import kills, run_outcome
-from tvdp_tf.experiments import run_folder
 from tvdp_tf.privacy import ledger_audit
+from tvdp_tf.training import run_folder
 
 _SMALL = ('--users=4', '--users_per_round=2', '--local_steps=2')
 _SEEDED = '--seed=7'

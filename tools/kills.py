@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tvdp_tf.experiments import run_folder
+from tvdp_tf.training import run_folder
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 300.0

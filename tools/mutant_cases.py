@@ -65,8 +65,8 @@ _LEDGER = (
   'tests/privacy/ledger_retry_test.py',
 )
 _PLANS = (
-  'tests/experiments/proven_epsilon_test.py',
-  'tests/experiments/plans_test.py',
+  'tests/training/proven_epsilon_test.py',
+  'tests/mechanisms/plans_test.py',
 )
 
 
@@ -307,7 +307,7 @@ MUTANTS = [
     ('if record.attempt != expected:', 'if False:'),
   ),
   *_of(
-    'tvdp_tf/experiments/plans/base.py',
+    'tvdp_tf/mechanisms/contract.py',
     _PLANS,
     ('if self.as_planned or not self.header.enforced:', 'if True:'),
     ('if not self._reaches_far_enough:', 'if False:'),

@@ -35,7 +35,15 @@ _ONLY = flags.DEFINE_string(
 _JOBS = flags.DEFINE_integer('jobs', 2, 'Mutants at a time.')
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_COPIED = ('binaries', 'examples', 'tests', 'tools', 'tvdp_tf')
+_COPIED = (
+  'benchmarks',
+  'binaries',
+  'examples',
+  'reproduction',
+  'tests',
+  'tools',
+  'tvdp_tf',
+)
 _SECONDS = 600
 
 

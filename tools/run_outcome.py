@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.experiments import run_folder
 from tvdp_tf.privacy import ledger_audit
+from tvdp_tf.training import run_folder
 
 _VARIABLE = '/.ATTRIBUTES/VARIABLE_VALUE'
 

@@ -6,14 +6,9 @@ import pathlib
 import tempfile
 
 from tools import soak_run
-from tvdp_tf.experiments import (
-  machine,
-  markdown,
-  plots,
-  run_folder,
-  settings,
-  training,
-)
+from tvdp_tf.output import machine, markdown, plots
+from tvdp_tf.training import run_folder, settings
+from tvdp_tf.training import train as training
 
 CSV = 'soak.csv'
 PICTURE = 'soak.png'

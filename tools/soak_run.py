@@ -14,9 +14,11 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
-from tvdp_tf.experiments import plans, rounds, training
-from tvdp_tf.experiments import settings as settings_lib
-from tvdp_tf.experiments.benchmark import processes
+from benchmarks.harness import processes
+from tvdp_tf import mechanisms
+from tvdp_tf.training import federation, rounds
+from tvdp_tf.training import settings as settings_lib
+from tvdp_tf.training import train as training
 
 # Not 0: the ledger and the plan's history remember every round.
 MOST_KIB_A_ROUND = 50.0
@@ -116,8 +118,13 @@ class _InterruptionError(Exception):
 class _FaultyRounds(rounds.Rounds):
   """Rounds whose clients fail, all but the first of each."""
 
-  def __init__(self, plan: plans.Plan, soak: 'Soak'):
-    super().__init__(plan, rounds.build_process(plan))
+  def __init__(
+    self,
+    plan: mechanisms.Mechanism,
+    fed: federation.Federation,
+    soak: 'Soak',
+  ):
+    super().__init__(plan, fed, rounds.build_process(plan, fed))
     self._soak = soak
 
   def run(self, state, releases, noise_keys):
@@ -201,7 +208,9 @@ class Soak:
   ) -> training.TrainingResult:
     """Trains to the end, on the compiled runtime."""
     with mock.patch.object(
-      rounds, 'on_runtime', lambda plan, _: _FaultyRounds(plan, self)
+      rounds,
+      'on_runtime',
+      lambda plan, fed, _: _FaultyRounds(plan, fed, self),
     ):
       resume = False
       while True:

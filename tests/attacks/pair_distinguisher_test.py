@@ -4,7 +4,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import simulation
+from tvdp_tf import runtimes
 from tvdp_tf.attacks import (
   binade_pair,
   clipped_mean,
@@ -12,7 +12,7 @@ from tvdp_tf.attacks import (
   pair_distinguisher,
 )
 from tvdp_tf.federated import client_work
-from tvdp_tf.privacy import mechanisms
+from tvdp_tf.privacy import noise_distance
 
 
 def _pair(target, examples=5, value=3.0) -> clipped_mean.Pair:
@@ -34,7 +34,7 @@ class PairDistinguisherTest(parameterized.TestCase):
     super().setUp()
     self.model = binade_pair.linear_probe()
     self.target = clipped_mean.subject('probe', self.model, 1.0)
-    self.enter_context(simulation.compiled_runtime('cpu'))
+    self.enter_context(runtimes.compiled_runtime('cpu'))
 
   def _shown(self, pair=None, **kwargs) -> lower_bound.LowerBound:
     arguments = {'epsilon': 2.0, 'delta': 1e-3, 'confidence': 0.99, 'seed': 1}
@@ -70,7 +70,7 @@ class PairDistinguisherTest(parameterized.TestCase):
       found = self._shown(pair)
     self.assertGreater(found.epsilon_lower_bound, 2)
 
-  @parameterized.parameters(*mechanisms.NOISES)
+  @parameterized.parameters(*noise_distance.NOISES)
   def test_as_many_trials_as_there_is_time_for(self, noise_kind):
     found = self._shown(seconds=1e-9, noise_kind=noise_kind)
     self.assertEqual(found.trials, lower_bound.MINIMUM_TRIALS)

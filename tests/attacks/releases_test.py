@@ -4,10 +4,9 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from tests import noise_checks
-from tvdp_tf import privacy
+from tvdp_tf import mechanisms, privacy
 from tvdp_tf.attacks import client_pairs, releases
 from tvdp_tf.learning import clipping, local_training, noise, private_training
-from tvdp_tf.privacy import mechanisms
 
 _SCHEDULE = privacy.GeometricSchedule(0.9, 5, 3.0)
 _KEY = noise.seeded_noise_key(1, 2, 3)

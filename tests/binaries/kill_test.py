@@ -5,10 +5,10 @@ import random
 
 from absl.testing import absltest, parameterized
 
-from tests.experiments import resume_cases
+from tests.training import resume_cases
 from tools import kills, run_outcome
-from tvdp_tf.experiments import training
 from tvdp_tf.privacy import ledger_audit
+from tvdp_tf.training import train as training
 
 _ROUNDS = 6
 

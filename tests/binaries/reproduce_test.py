@@ -8,8 +8,8 @@ import pathlib
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from reproduction import catalogue
 from tests.binaries import program_runner
-from tvdp_tf.experiments import catalogue
 
 
 def read(folder: pathlib.Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest
 
 from tests.binaries import program_runner
-from tests.federated import remote_workers
+from tests.runtimes.worker import remote_workers
 
 
 class RemoteTest(absltest.TestCase):

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests import noise_checks
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, privacy, runtimes
 from tvdp_tf.learning import noise
 
 SCHEDULE = privacy.GeometricSchedule(theta=1.5, rounds=4, initial_stddev=0.2)
@@ -27,7 +27,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():

@@ -11,10 +11,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import federated, privacy, simulation
+from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data, cohort, schedule_state
 from tvdp_tf.learning import datasets, local_training, models, noise
-from tvdp_tf.privacy import ledger, mechanisms
+from tvdp_tf.privacy import ledger
 
 CLIP = 2.0
 STEPS = 2
@@ -23,7 +23,7 @@ SIZES = (30, 20, 10)
 DENOMINATOR = 3.0
 SCALE = 0.01  # Noise scale of the gradient mechanism's clients.
 SCHEDULE = privacy.GeometricSchedule(theta=0.8, rounds=3, initial_stddev=0.05)
-MECHANISMS: dict[str, mechanisms.Mechanism] = {
+MECHANISMS: dict[str, mechanisms.GraphMechanism] = {
   'paper': mechanisms.PaperMechanism(SCHEDULE, CLIP),
   'laplace': mechanisms.LaplaceMechanism(0.05, 3, CLIP),
   'gradient': mechanisms.GradientMechanism(SCHEDULE, 1.0),
@@ -31,8 +31,8 @@ MECHANISMS: dict[str, mechanisms.Mechanism] = {
   'none': mechanisms.NoMechanism(CLIP),
 }
 RUNTIMES: dict[str, Callable] = {
-  'worker': federated.local_runtime,
-  'compiled': lambda: simulation.compiled_runtime('cpu'),
+  'worker': runtimes.local_runtime,
+  'compiled': lambda: runtimes.compiled_runtime('cpu'),
 }
 BAD_VALUES = {'nan': np.nan, 'inf': np.inf, 'huge': 1e30}
 

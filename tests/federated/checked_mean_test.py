@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import federated
+from tvdp_tf import federated, runtimes
 from tvdp_tf.federated import checked_mean
 
 VALUE_TYPE = tff.to_type(
@@ -19,7 +19,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():

@@ -14,10 +14,9 @@ import tensorflow_privacy as tfp
 from absl.testing import absltest, parameterized
 
 from tests import noise_checks
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import secure_sums
 from tvdp_tf.learning import models
-from tvdp_tf.privacy import mechanisms
 
 SIZE = 3000
 SCHEDULE = privacy.GeometricSchedule(theta=0.5, rounds=3, initial_stddev=0.2)
@@ -32,7 +31,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():
@@ -409,7 +408,7 @@ class WithheldTest(parameterized.TestCase):
     federated.check_nesting(fed_avg(tiny_model(), factory()))
 
   def test_our_own_processes(self):
-    ours: list[mechanisms.Mechanism] = [
+    ours: list[mechanisms.GraphMechanism] = [
       mechanisms.CentralMechanism(SCHEDULE, CLIP, 2),
       mechanisms.PaperMechanism(SCHEDULE, CLIP),
     ]

@@ -9,13 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data
 from tvdp_tf.learning import datasets, models, noise
-from tvdp_tf.privacy import mechanisms
 
 SCHEDULE = privacy.GeometricSchedule(theta=0.8, rounds=3, initial_stddev=0.05)
-MECHANISMS: dict[str, mechanisms.Mechanism] = {
+MECHANISMS: dict[str, mechanisms.GraphMechanism] = {
   'paper': mechanisms.PaperMechanism(SCHEDULE, 2.0),
   'gradient': mechanisms.GradientMechanism(SCHEDULE, 1.0),
   'central': mechanisms.CentralMechanism(SCHEDULE, 0.4, 3.0, seed=6),
@@ -26,7 +25,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():

@@ -5,10 +5,9 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests import algorithm1_reference as reference
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data
 from tvdp_tf.learning import datasets, models, noise, participation, partitions
-from tvdp_tf.privacy import mechanisms
 
 CLIP = 2.0
 STEPS = 5
@@ -19,7 +18,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():

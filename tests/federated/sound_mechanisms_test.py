@@ -8,10 +8,9 @@ from absl.testing import absltest, parameterized
 from dp_accounting import rdp
 
 from tests import algorithm1_reference as reference
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data, schedule_state
 from tvdp_tf.learning import datasets, models, noise, partitions
-from tvdp_tf.privacy import mechanisms
 
 STEPS = 3
 LEARNING_RATE = 0.5
@@ -21,7 +20,7 @@ _resources = contextlib.ExitStack()
 
 
 def setUpModule():
-  _resources.enter_context(federated.local_runtime())
+  _resources.enter_context(runtimes.local_runtime())
 
 
 def tearDownModule():

@@ -9,14 +9,14 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from tvdp_tf import federated, simulation
+from tvdp_tf import runtimes
 from tvdp_tf.learning import chacha20
 
 KEY = np.array([0x0123456789ABCDEF, -0x7EDCBA9876543210], np.int64)
 NONCE = 0x7766554433221100
 RUNTIMES: tuple[Callable[[], Any], ...] = (
-  federated.local_runtime,
-  lambda: simulation.compiled_runtime('cpu'),
+  runtimes.local_runtime,
+  lambda: runtimes.compiled_runtime('cpu'),
 )
 
 

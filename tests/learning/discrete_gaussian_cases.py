@@ -5,12 +5,12 @@ import numpy as np
 import tensorflow as tf
 from scipy import stats
 
-from tvdp_tf import federated, simulation
+from tvdp_tf import runtimes
 from tvdp_tf.learning import discrete_gaussian
 
 RUNTIMES: tuple[Callable[[], Any], ...] = (
-  federated.local_runtime,
-  lambda: simulation.compiled_runtime('cpu'),
+  runtimes.local_runtime,
+  lambda: runtimes.compiled_runtime('cpu'),
 )
 SIGMA = discrete_gaussian.GRID_STDDEV
 REAL = discrete_gaussian._SCHEME

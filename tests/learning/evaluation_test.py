@@ -1,8 +1,8 @@
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.experiments import settings
 from tvdp_tf.learning import evaluation, functional, models
+from tvdp_tf.training import settings
 
 
 class ModelsTest(parameterized.TestCase):

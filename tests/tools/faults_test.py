@@ -6,7 +6,7 @@ import pathlib
 from absl.testing import absltest
 
 from tools import fault_report, fault_suite
-from tvdp_tf.experiments import machine
+from tvdp_tf.output import machine
 
 _ROWS = [
   fault_suite.Row('SIGKILL: start', 'tff, paper', 'resumed', 'nothing'),

@@ -174,7 +174,7 @@ class InstallTest(absltest.TestCase):
 
   def test_wrong_python_is_one_line(self):
     before = self._files()
-    for target in ('install', 'lock', 'demo', 'lint', 'pytest', 'build-files'):
+    for target in ('install', 'lock', 'demo', 'lint', 'pytest'):
       for platform in (
         '3.12-linux-x86_64',
         '3.11-darwin-arm64',

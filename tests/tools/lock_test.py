@@ -15,7 +15,7 @@ from importlib import metadata
 from absl.testing import absltest, parameterized
 from packaging import requirements, utils
 
-from tools import build_files
+from tests import import_graph
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCKS = ('requirements.lock', 'requirements-gpu.lock')
@@ -75,11 +75,11 @@ def _third_party(*roots: str) -> set[str]:
   """Distributions whose modules the Python files below `roots` import."""
   names = {
     name.partition('.')[0]
-    for module in build_files.Repository(_ROOT).modules
+    for module in import_graph.Repository(_ROOT).modules
     if module.path.partition('/')[0] in roots
     for name in module.imports
   }
-  names -= sys.stdlib_module_names | {'binaries', 'tests', 'tools', 'tvdp_tf'}
+  names -= sys.stdlib_module_names | {*import_graph.ROOTS, '_checkout'}
   distributions = metadata.packages_distributions()
   return {
     utils.canonicalize_name(distribution)

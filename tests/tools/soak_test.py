@@ -5,7 +5,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from tests.experiments import resume_cases
+from tests.training import resume_cases
 from tools import soak_report, soak_run
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tvdp_tf import privacy
+from tvdp_tf import mechanisms, privacy
 from tvdp_tf.attacks import audit_settings
-from tvdp_tf.privacy import mechanisms, participation_budget
+from tvdp_tf.privacy import participation_budget
 
 AuditedMechanism = mechanisms.PaperMechanism | mechanisms.GradientMechanism
 

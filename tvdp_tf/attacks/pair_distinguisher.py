@@ -22,11 +22,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from tvdp_tf import federated, privacy
+from tvdp_tf import federated, mechanisms, privacy
 from tvdp_tf.attacks import clipped_mean, lower_bound
 from tvdp_tf.federated import client_data
 from tvdp_tf.learning import noise
-from tvdp_tf.privacy import gaussian, mechanisms
+from tvdp_tf.privacy import gaussian, noise_distance
 
 # Trials with each data set: enough to refute a claim, if that takes no more.
 _LEAST_TRIALS = 400
@@ -88,7 +88,7 @@ def distinguish(
   epsilon: float,
   delta: float,
   confidence: float,
-  noise_kind: str = mechanisms.CONTINUOUS,
+  noise_kind: str = noise_distance.CONTINUOUS,
   noise_scale: float = 1.0,
   seed: int | None = None,
   seconds: float = 30.0,
@@ -102,7 +102,7 @@ def distinguish(
     epsilon: What is claimed of one release.
     delta: As above.
     confidence: Of the bound.
-    noise_kind: One of `mechanisms.NOISES`.
+    noise_kind: One of `noise_distance.NOISES`.
     noise_scale: Multiplies the noise.
     seed: Of the noise; None for the system's entropy.
     seconds: Of a large pair there are as few trials as this takes.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from tvdp_tf import mechanisms
 from tvdp_tf.attacks import client_pairs
 from tvdp_tf.learning import (
   clipping,
@@ -21,7 +22,6 @@ from tvdp_tf.learning import (
   noise,
   private_training,
 )
-from tvdp_tf.privacy import mechanisms
 
 
 def _signature(pair: client_pairs.ClientPair) -> list[tf.TensorSpec]:

@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from absl import flags
 
-from tvdp_tf.experiments import settings
 from tvdp_tf.learning import datasets
+from tvdp_tf.training import settings
 
 _DEFAULTS = {
   field.name: field.default

@@ -1,1 +1,1 @@
-"""Runs: settings in, a folder of results out."""
+"""Has moved to `mechanisms`, `planner` and `training`: see `tvdp_tf._moved`."""

@@ -1,27 +1,19 @@
 """Private federated learning on TensorFlow Federated (TFF)."""
 
+from tvdp_tf import _moved
 from tvdp_tf.federated.aggregator import (
   KeyedUpdate,
   TimeVaryingGaussianFactory,
   UnweightedTimeVaryingGaussianFactory,
 )
 from tvdp_tf.federated.checked_mean import excluded_clients
-from tvdp_tf.federated.client_blocks import read_in_worker
-from tvdp_tf.federated.client_files import ClientFiles
-from tvdp_tf.federated.distributed_runtime import (
-  remote_runtime,
-  tls_credentials,
-)
 from tvdp_tf.federated.learning_process import build_learning_process
 from tvdp_tf.federated.models import functional_model
 from tvdp_tf.federated.nesting import check_nesting
-from tvdp_tf.federated.program_context import program_context
 from tvdp_tf.federated.sum_query import GeometricGaussianSumQuery
 from tvdp_tf.federated.withheld import WithheldCountFactory, withheld_metrics
-from tvdp_tf.federated.worker_runtime import local_runtime
 
 __all__ = [
-  'ClientFiles',
   'GeometricGaussianSumQuery',
   'KeyedUpdate',
   'TimeVaryingGaussianFactory',
@@ -31,10 +23,23 @@ __all__ = [
   'check_nesting',
   'excluded_clients',
   'functional_model',
-  'local_runtime',
-  'program_context',
-  'read_in_worker',
-  'remote_runtime',
-  'tls_credentials',
   'withheld_metrics',
 ]
+
+_MOVED = frozenset(
+  {
+    'ClientFiles',
+    'local_runtime',
+    'program_context',
+    'read_in_worker',
+    'remote_runtime',
+    'tls_credentials',
+  }
+)
+
+
+def __getattr__(name: str):
+  """What is in `tvdp_tf.runtimes` now; gone from here in the next release."""
+  if name in _MOVED:
+    return _moved.attribute(f'{__name__}.{name}', 'tvdp_tf.runtimes', name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tvdp_tf import privacy
 from tvdp_tf.federated import (
   aggregator,
   bounded_value,
@@ -26,12 +27,12 @@ from tvdp_tf.learning import (
   noise,
   private_training,
 )
-from tvdp_tf.privacy import mechanisms
+from tvdp_tf.privacy import noise_distance
 
 # Of `noise.perturb`, for the noise of a mechanism.
 NOISE_DISTRIBUTIONS = {
-  mechanisms.CONTINUOUS: noise.GAUSSIAN,
-  mechanisms.DISCRETE: noise.DISCRETE_GAUSSIAN,
+  noise_distance.CONTINUOUS: noise.GAUSSIAN,
+  noise_distance.DISCRETE: noise.DISCRETE_GAUSSIAN,
 }
 
 # (weights, batch) -> the local model.
@@ -216,8 +217,10 @@ def clipped_sum(
 
 def build_private(
   model: tff.learning.models.FunctionalModel,
-  mechanism: mechanisms.GradientMechanism,
   *,
+  schedule: privacy.GeometricSchedule,
+  example_l2_norm_clip: float,
+  noise_distribution: str,
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
@@ -231,7 +234,9 @@ def build_private(
 
   Args:
     model: The model.
-    mechanism: The schedule and the clip.
+    schedule: The noise multipliers of every round.
+    example_l2_norm_clip: C_g.
+    noise_distribution: As of `noise.perturb`.
     local_steps: tau, so many releases a round.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
@@ -245,11 +250,11 @@ def build_private(
   """
   clipping.require_full_precision()
   weights_type, data_type = _types(model)
-  summed = clipped_sum(model, mechanism.example_l2_norm_clip)
+  summed = clipped_sum(model, example_l2_norm_clip)
 
   @tff.tensorflow.computation
   def first_round():
-    return schedule_state.initial(mechanism.schedule)
+    return schedule_state.initial(schedule)
 
   state_type = first_round.type_signature.result
 
@@ -263,11 +268,11 @@ def build_private(
       batch['y'],
       num_steps=local_steps,
       learning_rate=learning_rate,
-      example_l2_norm_clip=mechanism.example_l2_norm_clip,
+      example_l2_norm_clip=example_l2_norm_clip,
       noise_stddev=noise_multiplier * batch['noise_scale'],
       noise_key=batch['noise_key'],
       l2_regularization=l2_regularization,
-      noise_distribution=NOISE_DISTRIBUTIONS[mechanism.noise],
+      noise_distribution=noise_distribution,
     )
     return tff.learning.templates.ClientResult(
       update=tuple(trained), update_weight=_num_examples(batch)

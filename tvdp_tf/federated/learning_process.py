@@ -4,21 +4,13 @@ Broadcast w(m-1); each client trains, brings its local model or its update; the
 server's new model w(m) is their mean, weighted by p_k.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import (
-  aggregator,
-  checked_mean,
-  client_work,
-  models,
-  sum_query,
-)
-from tvdp_tf.privacy import mechanisms
+from tvdp_tf.federated import models
 
 
 def _build_finalizer(
@@ -58,83 +50,48 @@ def _build_finalizer(
   return tff.learning.templates.FinalizerProcess(initialize, next_fn)
 
 
-class _Parts(NamedTuple):
-  """What distinguishes the mechanisms."""
+class Parts(NamedTuple):
+  """What a mechanism puts into the process: what distinguishes it.
+
+  Attributes:
+    work: What a client does, and brings.
+    factory: How the server joins what clients bring.
+    brings_update: Whether that is an update, and not a model.
+  """
 
   work: tff.learning.templates.ClientWorkProcess
   factory: tff.aggregators.WeightedAggregationFactory
   brings_update: bool = False
 
 
-def _parts(
-  model: tff.learning.models.FunctionalModel,
-  mechanism: mechanisms.Mechanism,
-  steps: dict,
-  check_uploads: bool,
-  max_upload_l2_norm: float | None,
-) -> _Parts:
-  unchecked = None if check_uploads else tff.aggregators.MeanFactory()
-  if isinstance(
-    mechanism, mechanisms.PaperMechanism | mechanisms.LaplaceMechanism
-  ):
-    laplace = isinstance(mechanism, mechanisms.LaplaceMechanism)
-    return _Parts(
-      client_work.build_projected(
-        model, l2_norm_clip=mechanism.l2_norm_clip, keyed=True, **steps
-      ),
-      aggregator.TimeVaryingGaussianFactory(
-        mechanism.schedule,
-        unchecked,
-        distribution='laplace' if laplace else 'gaussian',
-        l2_norm_clip=mechanism.l2_norm_clip,
-      ),
-    )
-  if isinstance(mechanism, mechanisms.NoMechanism):
-    return _Parts(
-      client_work.build_projected(
-        model, l2_norm_clip=mechanism.l2_norm_clip, keyed=False, **steps
-      ),
-      # Projected, and rounded.
-      unchecked
-      or checked_mean.CheckedMeanFactory(mechanism.l2_norm_clip * (1 + 1e-5)),
-    )
-  if isinstance(mechanism, mechanisms.GradientMechanism):
-    return _Parts(
-      client_work.build_private(model, mechanism, **steps),
-      unchecked or checked_mean.CheckedMeanFactory(max_upload_l2_norm),
-    )
-  if isinstance(mechanism, mechanisms.CentralMechanism):
-    query = sum_query.GeometricGaussianSumQuery(
-      mechanism.l2_norm_clip,
-      mechanism.schedule,
-      mechanism.seed,
-      noise_distribution=client_work.NOISE_DISTRIBUTIONS[mechanism.noise],
-    )
-    # Integers are within their bound by construction.
-    longest = (
-      mechanism.l2_norm_clip
-      if mechanism.noise == mechanisms.CONTINUOUS
-      else None
-    )
-    return _Parts(
-      client_work.build_difference(model, **steps),
-      tff.aggregators.as_weighted_aggregator(
-        tff.aggregators.DifferentiallyPrivateFactory(
-          tfp.NormalizedQuery(query, mechanism.denominator),
-          checked_mean.CheckedSumFactory(longest) if check_uploads else None,
-        )
-      ),
-      brings_update=True,
-    )
-  raise TypeError(
-    f'mechanism must be one of tvdp_tf.privacy.mechanisms, got '
-    f'{type(mechanism).__name__}'
-  )
+class Build(NamedTuple):
+  """What a mechanism makes its `Parts` from.
+
+  Attributes:
+    model: The model and its loss.
+    local_steps: Arguments of the client's work: `local_steps`, `learning_rate`
+      and `l2_regularization`.
+    unchecked_mean: The mean, if the server leaves out nothing; None if it is to
+      check uploads (`checked_mean`).
+    max_upload_l2_norm: Of `build_learning_process`.
+  """
+
+  model: tff.learning.models.FunctionalModel
+  local_steps: dict[str, Any]
+  unchecked_mean: tff.aggregators.MeanFactory | None
+  max_upload_l2_norm: float | None
+
+
+class Mechanism(Protocol):
+  """What hides the examples: see `tvdp_tf.mechanisms`."""
+
+  def parts(self, build: Any) -> Any:
+    """The `Parts` of a `Build`."""
 
 
 def build_learning_process(
   model: tff.learning.models.FunctionalModel,
-  mechanism: mechanisms.Mechanism,
+  mechanism: Mechanism,
   *,
   local_steps: int,
   learning_rate: float,
@@ -164,8 +121,13 @@ def build_learning_process(
 
   Raises:
     ValueError: If a number is out of its range.
-    TypeError: If the mechanism is none that is known.
+    TypeError: If the mechanism is none.
   """
+  if not hasattr(mechanism, 'parts'):
+    raise TypeError(
+      f'mechanism must be one of tvdp_tf.mechanisms, got '
+      f'{type(mechanism).__name__}'
+    )
   steps = {
     'local_steps': _validate.integer('local_steps', local_steps),
     'learning_rate': _validate.positive('learning_rate', learning_rate),
@@ -173,7 +135,14 @@ def build_learning_process(
       'l2_regularization', l2_regularization
     ),
   }
-  parts = _parts(model, mechanism, steps, check_uploads, max_upload_l2_norm)
+  parts = mechanism.parts(
+    Build(
+      model,
+      steps,
+      None if check_uploads else tff.aggregators.MeanFactory(),
+      max_upload_l2_norm,
+    )
+  )
   weights_type = models.weights_type(model)
   result_type = parts.work.next.type_signature.result.result.member
 

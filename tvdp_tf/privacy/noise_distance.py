@@ -18,11 +18,14 @@ neighbours' sides the probability of any event moves by at most D.
 import math
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import mechanisms
 
+# Gaussian noise in floating point, or on a grid of integers.
+CONTINUOUS = 'continuous'
+DISCRETE = 'discrete'
+NOISES = (CONTINUOUS, DISCRETE)
 # Of one value. The second is the sum of DISTANCE_FROM_ROUNDED, 2^-67.5, and
 # DISTANCE_FROM_DISCRETE, 2^-116.
-DISTANCES = {mechanisms.CONTINUOUS: 2.0**-106, mechanisms.DISCRETE: 2.0**-67}
+DISTANCES = {CONTINUOUS: 2.0**-106, DISCRETE: 2.0**-67}
 
 # Of delta, for the generator; more is an epsilon out of reach.
 LARGEST_SHARE = 1e-3
@@ -41,7 +44,7 @@ def distance(values: int, noise: str) -> float:
     ValueError: If an argument is out of range.
   """
   values = _validate.integer('values', values)
-  _validate.one_of('noise', noise, mechanisms.NOISES)
+  _validate.one_of('noise', noise, NOISES)
   return _TIMES_PLANNED * values * DISTANCES[noise]
 
 
@@ -71,7 +74,7 @@ def share_of_delta(epsilon: float, values: int, noise: str) -> float:
     epsilon: Target, > 0.
     values: How many values of noise a client (or the server) is to draw in the
       run: size of the model times releases. 16 times as many are covered.
-    noise: One of `mechanisms.NOISES`.
+    noise: One of `NOISES`.
 
   Raises:
     ValueError: If an argument is out of range.

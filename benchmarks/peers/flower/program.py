@@ -35,9 +35,9 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
+from benchmarks.harness import program as program_lib
+from benchmarks.harness import work as work_lib
 from benchmarks.peers.pytorch import program as pytorch_program
-from tvdp_tf.experiments.benchmark import program as program_lib
-from tvdp_tf.experiments.benchmark import work as work_lib
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -22,7 +22,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tvdp_tf.experiments.benchmark import program as program_lib
+from benchmarks.harness import program as program_lib
 
 
 def convolution(kernel, bias, images):

@@ -20,8 +20,8 @@ from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 
+from benchmarks.harness import program as program_lib
 from benchmarks.peers.pytorch import program as pytorch_program
-from tvdp_tf.experiments.benchmark import program as program_lib
 
 
 class Module(torch.nn.Module):

@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 import torch
 
-from tvdp_tf.experiments.benchmark import program as program_lib
+from benchmarks.harness import program as program_lib
 
 
 def keep_memory():

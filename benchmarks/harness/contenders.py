@@ -1,0 +1,84 @@
+"""The programs that are compared: this library and its peers.
+
+A peer has an environment of its own in `.venv-peers/<name>`, made by `make
+peers`; one without is absent, and is reported as such.
+"""
+
+import dataclasses
+import pathlib
+import sys
+
+ENVIRONMENTS = '.venv-peers'
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+  """A form of a program.
+
+  Attributes:
+    library: What is measured.
+    form: The word of the program's `--form`.
+    description: The form in words.
+    module: The program.
+    environment: Its folder in `.venv-peers`; empty for this interpreter.
+    is_quiet: Whether its processes leave the machine alone while they wait.
+  """
+
+  library: str
+  form: str
+  description: str
+  module: str
+  environment: str = ''
+  is_quiet: bool = True
+
+  @property
+  def name(self) -> str:
+    """As in flags and tables."""
+    return f'{self.library}/{self.form}'
+
+  def interpreter(self, root: pathlib.Path) -> pathlib.Path:
+    """The Python that runs it, in a checkout."""
+    if not self.environment:
+      return pathlib.Path(sys.executable)
+    return root / ENVIRONMENTS / self.environment / 'bin' / 'python'
+
+  def is_present(self, root: pathlib.Path) -> bool:
+    """Whether a checkout has its environment and its program."""
+    program = root / (self.module.replace('.', '/') + '.py')
+    return self.interpreter(root).exists() and (
+      not self.environment or program.exists()
+    )
+
+
+def _ours(form: str, description: str) -> Contender:
+  return Contender('tvdp_tf', form, description, 'benchmarks.harness.ours')
+
+
+def _peer(
+  library: str, form: str, description: str, is_quiet: bool = True
+) -> Contender:
+  module = f'benchmarks.peers.{library}.program'
+  return Contender(library, form, description, module, library, is_quiet)
+
+
+OURS = _ours('compiled', 'the learning process in the compiled runtime')
+MATRIX_PRODUCT = Contender(
+  'tensorflow',
+  'matmul',
+  'a product of two large matrices',
+  'benchmarks.harness.matrix_product',
+)
+_ALL = (
+  OURS,
+  _ours('tff', "the same learning process on TFF's worker"),
+  _peer('pytorch', 'loop', 'eager, client after client, each on all cores'),
+  _peer('pytorch', 'threads', 'eager, one Python thread a core'),
+  _peer('pytorch', 'compiled', 'torch.compile, one Python thread a core'),
+  _peer('jax', 'scan', 'one jitted scan over the clients'),
+  _peer('jax', 'vmap', 'all clients at once'),
+  _peer('jax', 'sharded', 'one CPU device a core, each scans its clients'),
+  _peer('pfl', 'process', "pfl's simulation in one process, on all cores"),
+  _peer('pfl', 'workers', "pfl's simulation in one process a core", False),
+  _peer('flower', 'simulation', 'Ray, one actor a core, LocalDpMod', False),
+)
+CONTENDERS = {contender.name: contender for contender in _ALL}

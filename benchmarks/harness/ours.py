@@ -1,0 +1,157 @@
+"""This library as a program of the benchmark.
+
+What is timed is what a run does in a round: `Rounds` on a learning process of
+`build_learning_process` with the paper's mechanism, its noise fixed. Forms:
+`compiled`, in this process; `tff`, on TFF's worker.
+"""
+
+import contextlib
+import dataclasses
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks.harness import program as program_lib
+from benchmarks.harness import work as work_lib
+from tvdp_tf import mechanisms, privacy, runtimes
+from tvdp_tf.federated import schedule_state
+from tvdp_tf.learning import datasets, models, participation
+from tvdp_tf.training import federation
+from tvdp_tf.training import rounds as rounds_lib
+from tvdp_tf.training import settings as settings_lib
+
+# More than anyone measures; theta = 1, so that all have the same noise.
+_ROUNDS = 10**6
+# Vanishes in float32 beside any parameter.
+_NO_NOISE = 1e-30
+
+
+class _FixedNoise(mechanisms.Paper):
+  """The paper's mechanism with a given standard deviation in all rounds."""
+
+  def __init__(self, settings, fed, noise_stddev: float):
+    super().__init__(settings, fed)
+    self.mechanism = mechanisms.PaperMechanism(
+      _schedule(noise_stddev), settings.l2_norm_clip
+    )
+
+
+def _schedule(noise_stddev: float) -> privacy.GeometricSchedule:
+  return privacy.GeometricSchedule(1.0, _ROUNDS, noise_stddev or _NO_NOISE)
+
+
+def _model_spec(work: work_lib.Work) -> models.ModelSpec:
+  """The library's model with the work's initial weights."""
+  spec = models.MODELS[work.model]
+
+  def build(input_shape, num_classes, seed):
+    model = spec.build(input_shape, num_classes, seed)
+    if work.model == 'mlp' and work.hidden_units != 32:
+      model = tf.keras.Sequential(
+        [
+          tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+          tf.keras.layers.Dense(work.hidden_units),
+          tf.keras.layers.Dense(num_classes),
+        ]
+      )
+    model.set_weights(work.initial_weights())
+    return model
+
+  return dataclasses.replace(spec, build=build)
+
+
+def _federation(server: program_lib.Server) -> federation.Federation:
+  """The work's users; views of its data, which the server then lets go."""
+  work = server.work
+  features = server.features.reshape(-1, *work.input_shape)
+  labels = server.labels.reshape(-1)
+  size = work.examples_per_user
+  return federation.Federation(
+    dataset=datasets.Dataset(
+      name='generated_mnist',
+      train_features=features,
+      train_labels=labels,
+      test_features=features[:1],
+      test_labels=labels[:1],
+      num_classes=work_lib.NUM_CLASSES,
+    ),
+    spec=_model_spec(work),
+    examples=[range(u * size, (u + 1) * size) for u in range(work.users)],
+    participation=participation.UniformParticipation(
+      work.users, work.users_per_round, work.seed
+    ),
+    public_seed=work.seed,
+  )
+
+
+class Ours(program_lib.Program):
+  """The forms above; their runtime is installed."""
+
+  def __init__(self, server: program_lib.Server):
+    work = server.work
+    settings = settings_lib.TrainingSettings(
+      dataset='generated_mnist',
+      model=work.model,
+      users=work.users,
+      users_per_round=work.users_per_round,
+      theta=1.0,
+      rounds=_ROUNDS,
+      local_steps=work.local_steps,
+      l2_norm_clip=work.l2_norm_clip,
+      learning_rate=work.learning_rate,
+      runtime=server.form,
+    )
+    fed = _federation(server)
+    plan = _FixedNoise(settings, fed, work.noise_stddev)
+    self._rounds = rounds_lib.on_runtime(plan, fed)
+    self._initial = self._rounds.process.initialize()
+
+  def close(self) -> None:
+    """Frees the users' files, if there are any."""
+    self._rounds.close()
+
+  def reset(self, noise_stddev: float) -> None:
+    """As in the base class."""
+    schedule = schedule_state.of(self._initial)
+    assert schedule is not None  # The paper's mechanism has one.
+    self._state = schedule_state.put(
+      self._initial,
+      schedule_state.refined(schedule, _schedule(noise_stddev)),
+    )
+
+  def round(self, round_number: int) -> None:
+    """As in the base class."""
+    rounds = self._rounds
+    releases = rounds.releases(
+      self._state, round_number, rounds.cohort(round_number)
+    )
+    self._state = rounds.run(self._state, releases, rounds.noise_keys(releases))
+    # A device may still be at it: wait.
+    np.asarray(self._state.global_model_weights.trainable[-1])
+
+  def weights(self) -> list[np.ndarray]:
+    """As in the base class."""
+    return [np.array(w) for w in self._state.global_model_weights.trainable]
+
+
+def main() -> None:
+  """Serves until it is told to quit."""
+  server = program_lib.start('compiled')
+  if server.form not in ('compiled', 'tff'):
+    raise ValueError(f'form must be compiled or tff, got {server.form!r}')
+  runtimes.configure('cpu', server.work.users_per_round)  # As train.py does.
+  runtime = (
+    runtimes.compiled_runtime('cpu')
+    if server.form == 'compiled'
+    else runtimes.local_runtime()
+  )
+  with runtime, contextlib.closing(Ours(server)) as program:
+    server.serve(program, tensorflow=tf.__version__, tff=tff.__version__)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,289 @@
+"""All of a benchmark: measures, writes tables, raw numbers and pictures."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tqdm
+
+from benchmarks.harness import (
+  comparison,
+  pictures,
+  scaling,
+  startup,
+  statistics,
+  tables,
+)
+from benchmarks.harness import contenders as contenders_lib
+from benchmarks.harness import work as work_lib
+from tvdp_tf.output import machine
+from tvdp_tf.training import run_folder
+
+README = 'README.md'
+SUMMARY = 'summary.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What to measure.
+
+  Attributes:
+    measures: Some of `peers`, `startup` and `scaling`.
+    works: The works, by name.
+    contenders: Names; ours takes part in any case.
+    turns: Of each program in `peers`.
+    rounds: Of a turn; a point of `scaling` has `turns` times as many.
+    starts: Of each program in `startup`.
+    smoke: Whether `scaling` is to be small, too.
+  """
+
+  measures: Sequence[str]
+  works: Mapping[str, work_lib.Work]
+  contenders: Sequence[str]
+  turns: int
+  rounds: int
+  starts: int
+  smoke: bool = False
+
+
+@dataclasses.dataclass
+class Results:
+  """What was measured, and on what; empty where nothing was.
+
+  Attributes:
+    settings: What was asked for.
+    environment: The machine, the commit, the time.
+    absent: Contenders without an environment.
+    blocks: By work.
+    programs: By work.
+    starts: By work.
+    points: Of all series.
+  """
+
+  settings: Settings
+  environment: dict[str, Any]
+  absent: Sequence[contenders_lib.Contender]
+  blocks: dict[str, list[comparison.Block]] = dataclasses.field(
+    default_factory=dict
+  )
+  programs: dict[str, list[comparison.Program]] = dataclasses.field(
+    default_factory=dict
+  )
+  starts: dict[str, list[startup.ColdStart]] = dataclasses.field(
+    default_factory=dict
+  )
+  points: list[scaling.Point] = dataclasses.field(default_factory=list)
+
+  def summaries(self) -> dict[str, list[statistics.Summary]]:
+    """By work."""
+    return {
+      name: statistics.summarize(
+        self.settings.works[name], blocks, self.programs[name]
+      )
+      for name, blocks in self.blocks.items()
+    }
+
+  def labels(self) -> dict[str, str]:
+    """Of the series of `scaling`, by name."""
+    named = scaling.series(self.settings.smoke).items()
+    labels = {name: one.label for name, one in named}
+    return {**labels, scaling.ROUNDS: 'round of one run'}
+
+  def markdown(self) -> str:
+    """All tables, with headings."""
+    where = self.environment
+    parts = [
+      f'{machine.in_words(where)}; commit {where["commit"]}; '
+      f'load average before: {where["load_average"]:.2f}.'
+    ]
+    for name, own in self.summaries().items():
+      peak = statistics.peak_flops_per_second(self.blocks[name])
+      parts += [
+        f'## {name}',
+        tables.comparison_table(own, self.absent),
+        f'The peak is that of a matrix product: {peak / 1e9:.0f} GFLOP/s.',
+        tables.best_table(own),
+      ]
+    for name, starts in self.starts.items():
+      parts += [
+        f'## Cold start, {name}',
+        tables.startup_table(starts, self.absent),
+      ]
+    if self.points:
+      parts += ['## Growth', tables.scaling_table(self.points, self.labels())]
+    return '\n\n'.join(parts) + '\n'
+
+
+def _turns(settings: Settings, programs: int) -> int:
+  """How often `run` tells of its progress."""
+  count = 0
+  if 'peers' in settings.measures:
+    # Each is started once; so is the matrix product.
+    count += (programs + 1) * (1 + settings.turns)
+  if 'startup' in settings.measures:
+    count += programs * settings.starts
+  count *= len(settings.works)
+  if 'scaling' in settings.measures:
+    named = scaling.series(settings.smoke).values()
+    count += 1 + sum(len(one.works) for one in named)
+  return count
+
+
+def run(
+  settings: Settings,
+  root: pathlib.Path,
+  output_dir: pathlib.Path,
+  progress: bool = False,
+) -> Results:
+  """Measures, and writes what there is after each part.
+
+  Args:
+    settings: What.
+    root: The checkout.
+    output_dir: The folder, that is made.
+    progress: Whether to draw a progress bar.
+
+  Returns:
+    The results.
+
+  Raises:
+    ProgramError: If a program fails, or does other work than ours.
+  """
+  names = dict.fromkeys([contenders_lib.OURS.name, *settings.contenders])
+  chosen = [contenders_lib.CONTENDERS[name] for name in names]
+  present = [c for c in chosen if c.is_present(root)]
+  environment = {
+    **machine.describe(),
+    'commit': machine.commit(root),
+    'date': time.strftime('%Y-%m-%d'),
+  }
+  absent = [c for c in chosen if c not in present]
+  results = Results(settings, environment, absent)
+  output_dir.mkdir(parents=True)
+  count = _turns(settings, len(present))
+  with tqdm.tqdm(total=count, disable=not progress, unit='turn') as bar:
+
+    def on_turn(name: str) -> None:
+      bar.update()
+      bar.set_postfix_str(name)
+
+    def save() -> None:
+      environment['load_average_after'] = machine.describe()['load_average']
+      _write(results, output_dir)
+
+    for name, work in settings.works.items():
+      if 'peers' in settings.measures:
+        results.blocks[name], results.programs[name] = comparison.compare(
+          work, present, root, settings.turns, settings.rounds, on_turn
+        )
+        save()
+      if 'startup' in settings.measures:
+        results.starts[name] = startup.measure(
+          work, present, root, settings.starts, on_turn
+        )
+        save()
+    if 'scaling' in settings.measures:
+      results.points = scaling.measure(
+        root, settings.turns * settings.rounds, settings.smoke, on_turn
+      )
+      save()
+  return results
+
+
+def _write_csv(
+  path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(header)
+  writer.writerows(rows)
+  run_folder.write_text(path, text.getvalue())
+
+
+def _json(results: Results) -> dict[str, Any]:
+  """Settings, machine, versions and summaries."""
+  settings = dataclasses.asdict(results.settings)
+  programs = {
+    work: {
+      program.contender.name: {
+        'form': program.contender.description,
+        'versions': program.start.versions,
+        'peak_bytes': program.peak_bytes,
+        'distance_from_our_model': program.distance,
+        **(
+          {
+            'loss_of_check': program.check.loss,
+            'parameter_norm_of_check': program.check.parameter_norm,
+          }
+          if program.check
+          else {}
+        ),
+      }
+      for program in own
+    }
+    for work, own in results.programs.items()
+  }
+  return {
+    'settings': settings,
+    'environment': results.environment,
+    'absent': [contender.name for contender in results.absent],
+    'programs': programs,
+    'summaries': {
+      work: [dataclasses.asdict(summary) for summary in own]
+      for work, own in results.summaries().items()
+    },
+    'flops_per_round': {
+      name: work.flops_per_round
+      for name, work in results.settings.works.items()
+    },
+    'peak_flops_per_second': {
+      name: statistics.peak_flops_per_second(blocks)
+      for name, blocks in results.blocks.items()
+    },
+  }
+
+
+def _write(results: Results, output_dir: pathlib.Path) -> None:
+  """Writes README.md, summary.json, and CSV and PNG of each measure."""
+  run_folder.write_json(output_dir / SUMMARY, _json(results))
+  run_folder.write_text(
+    output_dir / README, f'# Benchmark\n\n{results.markdown()}'
+  )
+  if results.blocks:
+    _write_csv(
+      output_dir / 'peers.csv',
+      ['work', 'program', 'turn', 'seconds'],
+      [
+        [name, block.contender, block.number, seconds]
+        for name, blocks in results.blocks.items()
+        for block in blocks
+        for seconds in block.seconds
+      ],
+    )
+    pictures.draw_comparison(results.summaries(), output_dir / 'peers.png')
+  for name, starts in results.starts.items():
+    fields = [field.name for field in dataclasses.fields(startup.ColdStart)]
+    _write_csv(
+      output_dir / f'startup-{name}.csv',
+      fields,
+      [dataclasses.astuple(start) for start in starts],
+    )
+    pictures.draw_startup(starts, output_dir / f'startup-{name}.png')
+  if results.points:
+    columns = [f.name for f in dataclasses.fields(scaling.Point)]
+    _write_csv(
+      output_dir / 'scaling.csv',
+      columns,
+      [
+        [*(seconds if c == 'seconds' else getattr(point, c) for c in columns)]
+        for point in results.points
+        for seconds in point.seconds
+      ],
+    )
+    pictures.draw_scaling(
+      results.points, results.labels(), output_dir / 'scaling.png'
+    )

@@ -1,0 +1,90 @@
+"""What is said of many seconds: medians, quartiles, ratios to ours."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.harness import comparison
+from benchmarks.harness import contenders as contenders_lib
+from benchmarks.harness import work as work_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Quartiles:
+  """The middle half of some numbers."""
+
+  first: float
+  median: float
+  third: float
+
+  @classmethod
+  def of(cls, values: Sequence[float]) -> 'Quartiles':
+    """By linear interpolation."""
+    return cls(*np.percentile(values, [25, 50, 75]).tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """A program on a work.
+
+  Attributes:
+    contender: Its name.
+    seconds: Of a round.
+    times_ours: In a turn, its median round by our median round: 2 is twice as
+      long as ours. Over the turns.
+    flops_per_second: At the median round.
+    share_of_peak: Of the fastest product of two large matrices in the run.
+    peak_bytes: Of its processes' memory.
+  """
+
+  contender: str
+  seconds: Quartiles
+  times_ours: Quartiles
+  flops_per_second: float
+  share_of_peak: float
+  peak_bytes: int
+
+
+def peak_flops_per_second(blocks: Sequence[comparison.Block]) -> float:
+  """Of the fastest matrix product."""
+  name = contenders_lib.MATRIX_PRODUCT.name
+  seconds = [s for b in blocks if b.contender == name for s in b.seconds]
+  return work_lib.MATRIX_FLOPS / min(seconds)
+
+
+def summarize(
+  work: work_lib.Work,
+  blocks: Sequence[comparison.Block],
+  programs: Sequence[comparison.Program],
+) -> list[Summary]:
+  """Summaries of all programs but the matrix product, the fastest first."""
+  medians = {
+    (block.contender, block.number): float(np.median(block.seconds))
+    for block in blocks
+  }
+  numbers = sorted({block.number for block in blocks})
+  peak = peak_flops_per_second(blocks)
+  found = []
+  for program in programs:
+    name = program.contender.name
+    if program.contender == contenders_lib.MATRIX_PRODUCT:
+      continue
+    seconds = Quartiles.of(
+      [s for b in blocks if b.contender == name for s in b.seconds]
+    )
+    ratios = [
+      medians[name, n] / medians[contenders_lib.OURS.name, n] for n in numbers
+    ]
+    speed = work.flops_per_round / seconds.median
+    found.append(
+      Summary(
+        name,
+        seconds,
+        Quartiles.of(ratios),
+        speed,
+        speed / peak,
+        program.peak_bytes,
+      )
+    )
+  return sorted(found, key=lambda summary: summary.seconds.median)

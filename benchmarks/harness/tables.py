@@ -1,0 +1,135 @@
+"""The measurements as Markdown tables; no number in them is typed in."""
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.harness import contenders as contenders_lib
+from benchmarks.harness import scaling, startup, statistics
+from tvdp_tf.output import markdown
+
+_MEGABYTE = 2**20
+
+
+def _number(value: float) -> str:
+  return f'{value:.3g}'
+
+
+def _quartiles(values: statistics.Quartiles) -> str:
+  return (
+    f'{_number(values.median)} ({_number(values.first)} to '
+    f'{_number(values.third)})'
+  )
+
+
+def absent_note(contender: contenders_lib.Contender) -> str:
+  """Why a contender has no numbers."""
+  return (
+    f'absent: no {contenders_lib.ENVIRONMENTS}/{contender.environment}, which '
+    '`make peers` makes'
+  )
+
+
+def comparison_table(
+  summaries: Sequence[statistics.Summary],
+  absent: Sequence[contenders_lib.Contender],
+) -> str:
+  """The programs on one work, the fastest first, then who is absent."""
+  rows = [
+    [
+      summary.contender,
+      contenders_lib.CONTENDERS[summary.contender].description,
+      _quartiles(summary.seconds),
+      _quartiles(summary.times_ours),
+      f'{summary.flops_per_second / 1e9:.0f}',
+      f'{100 * summary.share_of_peak:.0f} %',
+      f'{summary.peak_bytes / _MEGABYTE:.0f}',
+    ]
+    for summary in summaries
+  ]
+  rows += [
+    [contender.name, contender.description, absent_note(contender), *[''] * 4]
+    for contender in absent
+  ]
+  header = [
+    'program',
+    'form',
+    'seconds a round',
+    'times ours',
+    'GFLOP/s',
+    'of the peak',
+    'peak memory, MiB',
+  ]
+  return markdown.table(header, rows)
+
+
+def best_table(summaries: Sequence[statistics.Summary]) -> str:
+  """Of each library its fastest form: how many times as long as ours."""
+  best: dict[str, statistics.Summary] = {}
+  for summary in summaries:
+    library = summary.contender.partition('/')[0]
+    known = best.get(library)
+    if not known or summary.seconds.median < known.seconds.median:
+      best[library] = summary
+  rows = [
+    [
+      library,
+      summary.contender.partition('/')[2],
+      _quartiles(summary.times_ours),
+    ]
+    for library, summary in best.items()
+  ]
+  return markdown.table(['library', 'its fastest form', 'times ours'], rows)
+
+
+def startup_table(
+  starts: Sequence[startup.ColdStart],
+  absent: Sequence[contenders_lib.Contender],
+) -> str:
+  """Medians of the parts of a cold start, and of all of it."""
+  by_name: dict[str, list[startup.ColdStart]] = {}
+  for start in starts:
+    by_name.setdefault(start.contender, []).append(start)
+  rows = [
+    [
+      name,
+      *(
+        _number(statistics.Quartiles.of([getattr(s, part) for s in own]).median)
+        for part in ('import_seconds', 'build_seconds', 'first_round_seconds')
+      ),
+      _quartiles(statistics.Quartiles.of([s.seconds for s in own])),
+    ]
+    for name, own in by_name.items()
+  ]
+  rows += [[c.name, absent_note(c), '', '', ''] for c in absent]
+  return markdown.table(
+    ['program', 'imports, s', 'build, s', 'first round, s', 'cold start, s'],
+    rows,
+  )
+
+
+def scaling_table(
+  points: Sequence[scaling.Point], labels: Mapping[str, str]
+) -> str:
+  """Seconds and memory against each size."""
+  # The run's fastest product: one may be slowed down, the machine is the same.
+  peak = max(point.peak_flops_per_second for point in points)
+  seconds = [statistics.Quartiles.of(point.seconds) for point in points]
+  rows = [
+    [
+      labels[point.series],
+      f'{point.size:,}',
+      _quartiles(own),
+      f'{100 * point.flops / own.median / peak:.0f} %',
+      f'{point.data_bytes / _MEGABYTE:.0f}',
+      f'{point.peak_bytes / _MEGABYTE:.0f}',
+    ]
+    for point, own in zip(points, seconds, strict=True)
+  ]
+  header = [
+    'size',
+    'value',
+    'seconds a round',
+    'of the peak',
+    'data, MiB',
+    'peak memory, MiB',
+  ]
+  return markdown.table(header, rows)

@@ -1,0 +1,40 @@
+"""Rounds that are not measured: programs compile, and first touch the data."""
+
+import time
+
+from benchmarks.harness import session as session_lib
+from benchmarks.harness import work as work_lib
+
+# At least.
+ROUNDS = 3
+_ROUNDS_AT_ONCE = 10
+_SECONDS = 10.0
+
+
+def rounds_until_all_took_part(work: work_lib.Work) -> int:
+  """The number of the round in which the last user takes part first."""
+  missing = set(range(work.users))
+  number = 0
+  while missing:
+    number += 1
+    missing.difference_update(work.cohort(number).tolist())
+  return number
+
+
+def until_all_took_part(
+  session: session_lib.Session, work: work_lib.Work, seconds: float = _SECONDS
+) -> None:
+  """Runs a fresh program until every user has taken part.
+
+  Args:
+    session: The program.
+    work: What it does.
+    seconds: When to stop before that.
+  """
+  session.run(ROUNDS)
+  deadline = time.monotonic() + seconds
+  left = rounds_until_all_took_part(work) - ROUNDS
+  while left > 0 and time.monotonic() < deadline:
+    rounds = min(left, _ROUNDS_AT_ONCE)
+    session.run(rounds)
+    left -= rounds

@@ -1,0 +1,1 @@
+"""The paper's experiments: what is run, drawn, decided and documented."""

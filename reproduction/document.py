@@ -1,0 +1,44 @@
+"""Fills the tables of docs/REPRODUCTION.md and README.md.
+
+A line `<!-- table: KIND NAME -->` is followed by a table, up to
+`<!-- end -->`. Run without arguments; a test checks that nothing changes.
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+
+from reproduction import planner_tables, result_tables, theory_tables
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENT = _ROOT / 'docs/REPRODUCTION.md'
+README = _ROOT / 'README.md'
+
+_BLOCK = re.compile(
+  r'(<!-- table: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->)', re.DOTALL
+)
+_TABLES: Mapping[str, Callable[[], str]] = {
+  **theory_tables.TABLES,
+  **planner_tables.TABLES,
+  'learning_rates': result_tables.learning_rates_table,
+}
+_TABLES_OF_EXPERIMENTS: Mapping[str, Callable[[str], str]] = {
+  'claims': result_tables.claims_table,
+  'ends': result_tables.ends_table,
+}
+
+
+def _filled(match: re.Match) -> str:
+  head, kind, name, end = match.groups()
+  table = _TABLES_OF_EXPERIMENTS[kind](name) if name else _TABLES[kind]()
+  return f'{head}{table}\n{end}'
+
+
+def filled(text: str) -> str:
+  """The document with its tables made anew."""
+  return _BLOCK.sub(_filled, text)
+
+
+if __name__ == '__main__':
+  for path in (DOCUMENT, README):
+    path.write_text(filled(path.read_text()))

@@ -1,0 +1,333 @@
+"""Runs an experiment of the paper, point by point, and draws it."""
+
+import csv
+import dataclasses
+import io
+import math
+import pathlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tqdm
+
+from reproduction import catalogue, membership_table, verdicts
+from reproduction import curves as training_curves
+from tvdp_tf import errors, runtimes
+from tvdp_tf.output import machine
+from tvdp_tf.training import run_folder
+from tvdp_tf.training import settings as settings_lib
+
+POINTS = 'points.csv'
+PICTURE = 'figure.png'
+SUMMARY = 'summary.json'
+REPORT = 'report.md'
+
+_KEY = ('curve', 'seed', 'planned_rounds')
+# Several rows of a point differ in it.
+_ROW_KEY = (*_KEY, 'round')
+_COUNT = re.compile('[0-9]{1,9}')
+# What takes seconds and needs no download; the shapes stay those of the data.
+_SMOKE = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
+_SMOKE_ROUND_NUMBERS = (1, 3)
+_SMOKE_CURVES = 5  # At most, spread over all: a learning rate costs a compile.
+_SMOKE_GAME = {'examples': 8, 'shadow_models': 4, 'trials': 4}
+
+# The modules that run, draw and summarize the kinds of experiments.
+_KINDS = (training_curves, membership_table)
+
+
+def _kind(experiment: catalogue.Experiment):
+  return training_curves if experiment.game is None else membership_table
+
+
+def _header(kind) -> tuple[str, ...]:
+  return (*_KEY, *kind.COLUMNS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One run, or one membership game of many.
+
+  Attributes:
+    curve: The label of its curve.
+    settings: Of the run, or of all runs of the game.
+    game: The other settings of the game.
+  """
+
+  curve: str
+  settings: settings_lib.TrainingSettings
+  game: Mapping[str, int] | None = None
+
+  @property
+  def key(self) -> tuple[str, str, str]:
+    """What tells it from the other points, as in the CSV."""
+    return (
+      self.curve,
+      str(self.settings.seed),
+      str(self.settings.rounds),
+    )
+
+  @property
+  def rounds_to_run(self) -> int:
+    """Rounds of training, of all its models."""
+    if self.game is None:
+      return self.settings.rounds
+    models = self.game['shadow_models'] + self.game['trials']
+    return models * self.settings.rounds
+
+
+def points(
+  experiment: catalogue.Experiment,
+  seeds: int,
+  smoke: bool = False,
+  data_dir: str | None = None,
+) -> list[Point]:
+  """The runs of an experiment, those on the same data one after the other.
+
+  Args:
+    experiment: What to run.
+    seeds: How many seeds, from 0.
+    smoke: Whether to run a few curves on few generated examples for a few
+      rounds.
+    data_dir: TFDS's folder.
+
+  Returns:
+    The points.
+  """
+  numbers: Sequence[int | None] = [None]
+  if experiment.against == catalogue.ROUNDS:
+    numbers = _SMOKE_ROUND_NUMBERS if smoke else experiment.round_numbers
+  game = experiment.game
+  if smoke and game is not None:
+    game = _SMOKE_GAME
+  curves = list(experiment.curves.items())
+  if smoke:
+    curves = curves[:: math.ceil(len(curves) / _SMOKE_CURVES)]
+  found = []
+  for seed in range(seeds):
+    for label, change in curves:
+      for number in numbers:
+        values: dict[str, Any] = {
+          **experiment.base,
+          **change,
+          'seed': seed,
+          'data_dir': data_dir,
+        }
+        if smoke:
+          values.update(_SMOKE, dataset=f'generated_{values["dataset"]}')
+        if number is not None:
+          values['rounds'] = number
+        settings = settings_lib.TrainingSettings(**values)
+        found.append(Point(label, settings, game))
+  return sorted(found, key=lambda p: (p.settings.dataset, p.settings.seed))
+
+
+def _is_row(row: Mapping[str | None, Any]) -> bool:
+  try:
+    numbers = [float(row[name]) for name in row if name != _KEY[0]]
+  except (TypeError, ValueError):  # A field is missing or too many, or a word.
+    return False
+  counts = (row.get(name, '') for name in _ROW_KEY[1:])
+  return bool(numbers) and all(map(_COUNT.fullmatch, counts))
+
+
+def read_points(
+  path: pathlib.Path, experiment: catalogue.Experiment | None = None
+) -> list[dict[str, str]]:
+  """The rows of a `points.csv`.
+
+  Args:
+    path: The file.
+    experiment: Whose points they must be able to be; None for any.
+
+  Returns:
+    The rows, as text.
+
+  Raises:
+    UsageError: If it is none.
+  """
+  try:
+    text = path.read_text(encoding='utf-8')
+  except (OSError, ValueError) as error:
+    raise errors.UsageError(
+      f'output_dir must hold a readable {POINTS}, got {str(path)!r}'
+    ) from error
+  try:
+    rows = list(csv.DictReader(io.StringIO(text)))
+  except csv.Error:
+    rows = [{}]
+  kinds = _KINDS if experiment is None else (_kind(experiment),)
+  headers = {','.join(_header(kind)) for kind in kinds}
+  if text.partition('\n')[0] not in headers or not all(map(_is_row, rows)):
+    raise errors.UsageError(
+      f'output_dir must hold a {POINTS} of this program, got {str(path)!r}'
+    )
+  return rows
+
+
+def _write_points(
+  path: pathlib.Path, experiment: catalogue.Experiment, rows: Sequence[Mapping]
+) -> None:
+  text = io.StringIO()
+  header = _header(_kind(experiment))
+  writer = csv.DictWriter(text, header, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  run_folder.write_text(path, text.getvalue())
+
+
+def run(
+  experiment: catalogue.Experiment,
+  to_run: Sequence[Point],
+  output_dir: pathlib.Path,
+  device: str = 'auto',
+  progress: bool = False,
+) -> None:
+  """Runs the points that the folder lacks, then draws what it has.
+
+  Args:
+    experiment: The experiment.
+    to_run: Its points, or a shard of them.
+    output_dir: The folder; it may hold points of an interrupted run.
+    device: As of `runtimes.compiled_runtime`.
+    progress: Whether to draw a progress bar, in rounds.
+
+  Raises:
+    UsageError: If the folder holds something else.
+    DatasetUnavailableError: If a data set cannot be loaded.
+  """
+  path = output_dir / POINTS
+  rows: list[Mapping] = []
+  if path.exists():
+    rows += read_points(path, experiment)
+  done = {tuple(row[name] for name in _KEY) for row in rows}
+  missing = [point for point in to_run if point.key not in done]
+  output_dir.mkdir(parents=True, exist_ok=True)
+  with (
+    runtimes.compiled_runtime(device) as context,
+    tqdm.tqdm(
+      total=sum(point.rounds_to_run for point in missing),
+      unit='round',
+      disable=not progress,
+    ) as bar,
+  ):
+    runner = _kind(experiment).Runner(experiment, context)
+    for point in missing:
+      started = time.monotonic()
+      bar.set_postfix_str(point.curve)
+      key = dict(zip(_KEY, point.key, strict=True))
+      rows += [{**key, **row} for row in runner.run(point.settings, point.game)]
+      _write_points(path, experiment, rows)
+      _summarize(experiment, output_dir, time.monotonic() - started, 1)
+      bar.update(point.rounds_to_run)
+  draw(experiment, output_dir)
+  _summarize(experiment, output_dir, 0.0, 0)
+
+
+def _by_curve(
+  experiment: catalogue.Experiment, rows: Sequence[Mapping[str, str]]
+) -> dict[str, list[Mapping[str, str]]]:
+  return {
+    curve: [row for row in rows if row['curve'] == curve]
+    for curve in experiment.curves
+  }
+
+
+def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
+  """Draws all points in the folder."""
+  rows = read_points(output_dir / POINTS, experiment)
+  _kind(experiment).draw(
+    experiment, _by_curve(experiment, rows), output_dir / PICTURE
+  )
+
+
+def _ran(summary: Mapping[str, Any]) -> tuple[int, float]:
+  """(points, seconds) of a summary; nothing if it is none."""
+  ran = summary.get('ran', {})
+  try:
+    return int(ran['points']), float(ran['seconds'])
+  except (TypeError, KeyError, ValueError, OverflowError):
+    return 0, 0.0
+
+
+def _summarize(
+  experiment: catalogue.Experiment,
+  output_dir: pathlib.Path,
+  seconds: float,
+  points_run: int,
+) -> None:
+  rows = read_points(output_dir / POINTS, experiment)
+  before = run_folder.read_json(output_dir / SUMMARY)
+  points_before, seconds_before = _ran(before)
+  decisions = verdicts.decide(experiment, rows)
+  summarize = _kind(experiment).summarize
+  curves = {
+    curve: summarize(experiment, own)
+    for curve, own in _by_curve(experiment, rows).items()
+    if own
+  }
+  run_folder.write_json(
+    output_dir / SUMMARY,
+    {
+      'experiment': experiment.name,
+      'title': experiment.title,
+      'claims': verdicts.to_json(decisions),
+      'settings': dict(experiment.base),
+      **({} if experiment.game is None else {'game': dict(experiment.game)}),
+      'curves': curves,
+      # Of the last run: who draws or merges has measured nothing.
+      'machine': machine.describe() if points_run else before.get('machine'),
+      # Of all calls, interrupted ones included.
+      'ran': {
+        'points': points_before + points_run,
+        'seconds': seconds_before + seconds,
+      },
+    },
+  )
+  run_folder.write_text(
+    output_dir / REPORT,
+    verdicts.report(
+      experiment,
+      decisions,
+      f'python binaries/reproduce.py --experiment={experiment.name}',
+    ),
+  )
+
+
+def _sum_of_shards(shards: Sequence[pathlib.Path]) -> dict[str, Any]:
+  """What the shards ran, and on what, if all of them on the same machine."""
+  summaries = [run_folder.read_json(shard / SUMMARY) for shard in shards]
+  counts, seconds = zip(*map(_ran, summaries), strict=True)
+  machines = [summary.get('machine') for summary in summaries]
+  for found in machines:
+    if isinstance(found, dict):
+      found.pop('load_average', None)  # It changes while a machine does not.
+  same = machines.count(machines[0]) == len(machines)
+  return {
+    'machine': machines[0] if same else None,
+    'ran': {'points': sum(counts), 'seconds': sum(seconds)},
+  }
+
+
+def merge(
+  experiment: catalogue.Experiment,
+  shards: Sequence[pathlib.Path],
+  output_dir: pathlib.Path,
+) -> None:
+  """Puts the points of several folders into one, and draws them.
+
+  Raises:
+    UsageError: If `output_dir` exists, or a shard is no folder of points.
+  """
+  run_folder.check_absent(output_dir)
+  rows: dict[tuple, dict[str, str]] = {}
+  for shard in shards:
+    for row in read_points(shard / POINTS, experiment):
+      rows[tuple(row[name] for name in _ROW_KEY)] = row
+  output_dir.mkdir(parents=True)
+  _write_points(output_dir / POINTS, experiment, list(rows.values()))
+  run_folder.write_json(output_dir / SUMMARY, _sum_of_shards(shards))
+  draw(experiment, output_dir)
+  _summarize(experiment, output_dir, 0.0, 0)

@@ -1,0 +1,155 @@
+"""TFF's own algorithms in this process: batches, variables, Keras models."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import federated, runtimes
+from tvdp_tf.federated import withheld
+from tvdp_tf.learning import models
+
+_SPEC = (
+  tf.TensorSpec([None, 4], tf.float32),
+  tf.TensorSpec([None], tf.int32),
+)
+
+
+def data_sets():
+  """Of six clients: one to three batches, of three examples but the last."""
+  rng = np.random.default_rng(0)
+  return [
+    tf.data.Dataset.from_tensor_slices(
+      (
+        rng.normal(size=(n, 4)).astype(np.float32),
+        rng.integers(0, 3, n).astype(np.int32),
+      )
+    ).batch(3)
+    for n in (3, 4, 9, 1, 8, 2)
+  ]
+
+
+def functional():
+  mlp = models.MODELS['mlp']
+  return tff.learning.algorithms.build_unweighted_fed_avg(
+    federated.functional_model(mlp, mlp.build([4], 3, 0)),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+  )
+
+
+def _keras_model():
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer([4]),
+      tf.keras.layers.Dense(5, 'tanh', kernel_initializer='ones'),
+      tf.keras.layers.BatchNormalization(),
+      tf.keras.layers.Dense(
+        3, kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0)
+      ),
+    ]
+  )
+  return tff.learning.models.from_keras_model(
+    keras_model,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=_SPEC,
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+def keras():
+  # The model's variables, and those of metrics and of both optimizers' state.
+  # Adam's epsilon bounds by how much it can amplify the rounding, in which
+  # runtimes differ, of a gradient that is nearly zero.
+  return tff.learning.algorithms.build_weighted_fed_avg(
+    _keras_model,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    server_optimizer_fn=tff.learning.optimizers.build_adam(0.1, epsilon=1e-2),
+  )
+
+
+def prox():
+  return tff.learning.algorithms.build_unweighted_fed_prox(
+    _keras_model,
+    proximal_strength=0.1,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+    metrics_aggregator=withheld.withheld_metrics,
+  )
+
+
+def train(process, data, rounds=3):
+  state, metrics = process.initialize(), None
+  for _ in range(rounds):
+    state, metrics = process.next(state, data)
+  return tf.nest.flatten((state, metrics))
+
+
+class StockAlgorithmsTest(parameterized.TestCase):
+  @parameterized.parameters(functional, keras, prox)
+  def test_equals_the_worker(self, build):
+    process = build()
+    data = data_sets()
+    lists = [list(client.as_numpy_iterator()) for client in data]
+    with runtimes.local_runtime():
+      expected = train(process, data)
+    with runtimes.compiled_runtime('cpu'):
+      for form in (data, lists):
+        actual = train(process, form)
+        for one, other in zip(actual, expected, strict=True):
+          np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+  def test_calls_side_by_side_share_no_variables(self):
+    # Each call adds up what it is given, starting from zero.
+    @tff.tensorflow.computation(tff.SequenceType(np.int64))
+    def total(numbers):
+      variable = tf.Variable(np.int64(0))
+      add = tf.function(variable.assign_add)
+      last = numbers.reduce(np.int64(0), lambda _, n: add(n))
+      with tf.control_dependencies([last]):
+        return variable.read_value()
+
+    @tff.federated_computation(
+      tff.FederatedType(np.int64, tff.SERVER),
+      tff.FederatedType(tff.SequenceType(np.int64), tff.CLIENTS),
+    )
+    def totals(server, numbers):
+      return server, tff.federated_sum(tff.federated_map(total, numbers))
+
+    with runtimes.compiled_runtime('cpu'):
+      self.assertEqual(int(total([np.int64(1), np.int64(2)])), 3)
+    data = [tf.data.Dataset.range(1000 + client) for client in range(20)]
+    expected = sum(sum(range(1000 + client)) for client in range(20))
+    with runtimes.compiled_runtime('cpu'):
+      for _ in range(5):
+        self.assertEqual(int(totals(np.int64(0), data)[1]), expected)
+
+  def test_what_does_not_fit(self):
+    process = functional()
+    x, y = np.ones([2, 4], np.float32), np.ones([2], np.int32)
+    with runtimes.compiled_runtime('cpu'):
+      state = process.initialize()
+      for wrong in ([(x[:, :3], y)], [(x, y.astype(np.int64))], [(x,)]):
+        with self.assertRaisesRegex(
+          ValueError, r'must bring elements of <.*float32\[\?,4\].*, got <'
+        ):
+          process.next(state, [wrong])
+      with self.assertRaisesRegex(ValueError, 'without elements'):
+        process.next(state, [[]])
+
+  def test_tables_are_refused(self):
+    @tff.tensorflow.computation(np.int32)
+    def look_up(key):
+      table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.range(2), tf.range(2)),
+        0,
+      )
+      return table.lookup(key)
+
+    with (
+      runtimes.compiled_runtime('cpu'),
+      self.assertRaisesRegex(NotImplementedError, 'tables'),
+    ):
+      look_up(1)
+
+
+if __name__ == '__main__':
+  absltest.main()

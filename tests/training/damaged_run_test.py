@@ -1,0 +1,211 @@
+"""Runs whose files are damaged, changed or cannot be written."""
+
+import dataclasses
+import errno
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest, parameterized
+
+from tests.training import resume_cases
+from tools import run_outcome
+from tvdp_tf import errors
+from tvdp_tf.privacy import ledger, ledger_audit
+from tvdp_tf.training import export, run_folder
+from tvdp_tf.training import train as training
+
+_ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+_TF_ENOSPC = tf.errors.ResourceExhaustedError(
+  None, None, '/somewhere/x_temp1; No space left on device'
+)
+
+
+def _truncate(path):
+  data = path / 'variables/variables.data-00000-of-00001'
+  data.write_bytes(data.read_bytes()[:-100])
+
+
+def _flip(path):
+  data = path / 'variables/variables.data-00000-of-00001'
+  content = bytearray(data.read_bytes())
+  content[100] ^= 1
+  data.write_bytes(content)
+
+
+def _empty(path):
+  shutil.rmtree(path)
+  path.mkdir()
+
+
+def _no_graph(path):
+  (path / 'saved_model.pb').unlink()
+
+
+def _no_index(path):
+  (path / 'variables/variables.index').write_bytes(b'')
+
+
+def _older(path):
+  shutil.rmtree(path)
+  shutil.copytree(path.with_name('round_2'), path)
+
+
+class DamagedTest(resume_cases.FolderTestCase):
+  """The newest checkpoint of three rounds cannot be used."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.original = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.settings = resume_cases.small(seed=3)
+    training.train(cls.settings, cls.original / 'run')
+    cls.expected = run_outcome.read(cls.original / 'run')
+
+  def setUp(self):
+    super().setUp()
+    shutil.copytree(self.original / 'run', self.run_dir)
+
+  @parameterized.parameters(
+    (_truncate,), (_flip,), (_empty,), (_no_graph,), (_no_index,), (_older,)
+  )
+  def test_falls_back_to_the_one_before(self, damage):
+    resume_cases.unfinish(self.run_dir, completed=3)
+    damage(self.run_dir / 'checkpoints/round_3')
+    with self.assertLogs('absl', 'WARNING') as logs:
+      training.train(self.settings, self.run_dir, resume=True)
+    self.assertLen(logs.output, 1)
+    self.assertIn('checkpoints/round_3 cannot be used', logs.output[0])
+    self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+    self.assertCountEqual(
+      os.listdir(self.run_dir / 'checkpoints'),
+      ['round_2', 'round_3', 'round_3.unusable'],
+    )
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual((audit.rounds, audit.records, audit.repeats), (3, 4, 2))
+
+  def test_that_of_another_model_is_not_taken(self):
+    other = self.folder / 'other'
+    training.train(dataclasses.replace(self.settings, seed=4), other)
+    resume_cases.unfinish(self.run_dir, completed=3)
+    shutil.rmtree(self.run_dir / 'checkpoints/round_3')
+    shutil.copytree(
+      other / 'checkpoints/round_3', self.run_dir / 'checkpoints/round_3'
+    )
+    with self.assertLogs('absl', 'WARNING') as logs:
+      training.train(self.settings, self.run_dir, resume=True)
+    self.assertIn('of another run or configuration', logs.output[0])
+    self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+
+  def test_without_any_it_starts_again_and_keeps_the_ledger(self):
+    resume_cases.unfinish(self.run_dir, completed=3)
+    for name in ('round_2', 'round_3'):
+      _truncate(self.run_dir / 'checkpoints' / name)
+    with self.assertLogs('absl', 'WARNING') as logs:
+      training.train(self.settings, self.run_dir, resume=True)
+    self.assertLen(logs.output, 3)
+    self.assertIn('starts at round 1', logs.output[-1])
+    self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual((audit.rounds, audit.records, audit.repeats), (3, 6, 6))
+
+  @parameterized.parameters('', '\x00', 'round\r\n1\r\n', None)
+  def test_metrics_come_from_the_checkpoint(self, content):
+    resume_cases.unfinish(self.run_dir, completed=2)
+    path = self.run_dir / run_folder.METRICS
+    path.unlink()
+    if content is not None:
+      path.write_text(content)
+    training.train(self.settings, self.run_dir, resume=True)
+    self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+
+  def test_ledger_that_was_put_back_is_refused(self):
+    resume_cases.unfinish(self.run_dir, completed=3)
+    for name in (run_folder.LEDGER, run_folder.LEDGER + '.head'):
+      (self.run_dir / name).unlink()
+    audit = ledger_audit.audit(self.original / 'run' / run_folder.LEDGER)
+    (share,) = audit.runs
+    ledger.PrivacyLedger.create(
+      self.run_dir / run_folder.LEDGER, audit.header, share.run
+    ).close()
+    with self.assertRaisesRegex(ledger.LedgerError, 'put back to an earlier'):
+      training.train(self.settings, self.run_dir, resume=True)
+
+  def test_ledger_that_is_missing_is_refused(self):
+    resume_cases.unfinish(self.run_dir, completed=3)
+    (self.run_dir / run_folder.LEDGER).unlink()
+    with self.assertRaisesRegex(ledger.LedgerError, 'No such file'):
+      training.train(self.settings, self.run_dir, resume=True)
+
+  def test_leftovers_are_removed(self):
+    resume_cases.unfinish(self.run_dir, completed=2)
+    before = {path.name for path in self.run_dir.iterdir()}
+    for name in ('checkpoints/round_3_temp1234', '.model.77', 'mine'):
+      (self.run_dir / name).mkdir()
+      (self.run_dir / name / 'file').touch()
+    for name in ('metrics.csv_temp1', '.privacy.json.5', '.curves.png.7'):
+      (self.run_dir / name).touch()
+    training.train(self.settings, self.run_dir, resume=True)
+    self.assertCountEqual(
+      os.listdir(self.run_dir),
+      {*before, 'mine', run_folder.PRIVACY, run_folder.MODEL},
+    )
+    self.assertCountEqual(
+      os.listdir(self.run_dir / 'checkpoints'), ['round_2', 'round_3']
+    )
+
+  def test_folder_in_use_is_refused(self):
+    resume_cases.unfinish(self.run_dir, completed=2)
+    before = sorted(self.run_dir.rglob('*'))
+    with (
+      ledger.PrivacyLedger.open(self.run_dir / run_folder.LEDGER),
+      self.assertRaisesRegex(ledger.LedgerError, 'is open for writing already'),
+    ):
+      training.train(self.settings, self.run_dir, resume=True)
+    self.assertEqual(sorted(self.run_dir.rglob('*')), before)
+
+  def test_finished_run_is_refused(self):
+    with self.assertRaisesRegex(errors.UsageError, 'an unfinished run'):
+      training.train(self.settings, self.run_dir, resume=True)
+
+  def test_changed_data_are_refused(self):
+    resume_cases.unfinish(self.run_dir, completed=2)
+    path = self.run_dir / run_folder.CONFIG
+    config = json.loads(path.read_text())
+    config['resolved']['examples_per_user'][0] += 1
+    path.write_text(json.dumps(config))
+    with self.assertRaisesRegex(
+      errors.UsageError, 'resume must find the examples_per_user as when'
+    ):
+      training.train(self.settings, self.run_dir, resume=True)
+
+  @parameterized.parameters(
+    (ledger.PrivacyLedger, 'record', ledger.LedgerError('x: no space')),
+    (tff.program.FileProgramStateManager, 'save', _TF_ENOSPC),
+    (tff.program.CSVFileReleaseManager, 'release', _TF_ENOSPC),
+    (tff.program.TensorBoardReleaseManager, 'release', _TF_ENOSPC),
+    (export, 'save_model', _TF_ENOSPC),
+    (run_folder, 'write_privacy', _ENOSPC),
+  )
+  def test_full_disk_is_one_line_and_loses_nothing(self, owner, name, error):
+    resume_cases.unfinish(self.run_dir, completed=2)
+    with (
+      mock.patch.object(owner, name, side_effect=error),
+      self.assertRaisesRegex(errors.TvdpError, '(?i)no space') as caught,
+    ):
+      training.train(self.settings, self.run_dir, resume=True)
+    self.assertNotIn('\n', str(caught.exception))
+    self.assertNotIn('somewhere', str(caught.exception))
+    training.train(self.settings, self.run_dir, resume=True)
+    self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,212 @@
+"""Exports, loaded by a process that has TensorFlow alone.
+
+PLAIN_PYTHON names an interpreter with TensorFlow and nothing else; without it
+the tests' own does, and refuses to import the project.
+"""
+
+import fractions
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import privacy
+from tvdp_tf.learning import models
+from tvdp_tf.training import export
+
+_PYTHON = os.environ.get('PLAIN_PYTHON', sys.executable)
+_LOADER = pathlib.Path(__file__).with_name('plain_tensorflow.py')
+_CASES = {
+  'mlp': ((8, 8, 1), 10),
+  'svm': ((12,), 2),
+  'cnn': ((16, 16, 3), 4),
+}
+
+
+def statement(reason='a test'):
+  return privacy.PrivacyStatement(
+    target_epsilon=float('inf'),
+    delta=1e-5,
+    claimed_epsilon=3.0,
+    delivered={'server': {'exact': float('inf')}},
+    unit='example',
+    adjacency='replace-one',
+    assumptions=('none',),
+    holds=False,
+    reason=reason,
+    view='server',
+  ).to_json_dict()
+
+
+def export_model(folder: pathlib.Path, name: str) -> None:
+  """Exports a model of random weights, and what it is to say."""
+  input_shape, num_classes = _CASES[name]
+  spec = models.MODELS[name]
+  rng = np.random.default_rng(0)
+  model = spec.build(input_shape, num_classes, 1)
+  weights = [
+    rng.normal(size=w.shape).astype(np.float32) for w in model.get_weights()
+  ]
+  model.set_weights(weights)
+  features = rng.random((7, *input_shape), np.float32)
+  scores = model(features).numpy()
+  predicted = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(1)
+  export.save_model(
+    folder / 'model',
+    spec,
+    input_shape,
+    num_classes,
+    weights,
+    statement(f'for {name}'),
+  )
+  np.savez(
+    folder / 'expected.npz',
+    features=features,
+    class_scores=scores,
+    predicted_class=predicted,
+  )
+
+
+class ExportTest(parameterized.TestCase):
+  def folder(self) -> pathlib.Path:
+    return pathlib.Path(self.create_tempdir().full_path)
+
+  def save(self, path, **kwargs):
+    spec = models.MODELS['svm']
+    weights = spec.build([3], 2, 0).get_weights()
+    export.save_model(path, spec, [3], 2, weights, **kwargs)
+
+  def test_plain_tensorflow_loads_all_models(self):
+    folders = []
+    for name in _CASES:
+      folders.append(self.folder() / name)
+      folders[-1].mkdir()
+      export_model(folders[-1], name)
+    done = subprocess.run(
+      # -I: neither the checkout nor the tests are on the path.
+      [_PYTHON, '-I', str(_LOADER), *map(str, folders)],
+      capture_output=True,
+      cwd=self.folder(),
+      env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+      stdin=subprocess.DEVNULL,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertEqual(
+      done.stdout.splitlines(),
+      [f'{folder} for {folder.name}' for folder in folders],
+    )
+
+  def test_loader_refuses_the_project(self):
+    code = (
+      'import runpy, sys; sys.argv = ["x"]; '
+      f'runpy.run_path({str(_LOADER)!r}, run_name="__main__"); import tvdp_tf'
+    )
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
+
+  def test_the_process_leaves_no_trace(self):
+    folder = self.folder()
+    for name in ('one', 'other'):
+      tf.keras.backend.clear_session()
+      self.save(folder / name)
+      sum(tf.constant(i) for i in range(100))  # Numbered like what is saved.
+    one, other = (
+      {
+        str(path.relative_to(folder / name)): path.read_bytes()
+        for path in (folder / name).rglob('*')
+        if path.is_file() and path.suffix != '.keras'  # Its date.
+      }
+      for name in ('one', 'other')
+    )
+    self.assertIn('saved_model.pb', one)
+    self.assertEqual(one.keys(), other.keys())
+    for name, content in one.items():
+      self.assertEqual(content, other[name], name)
+
+  def test_no_statement_and_nothing_half_written(self):
+    folder = self.folder()
+    self.save(folder / 'model')
+    self.save(folder / 'model')  # Over the former.
+    self.assertEqual([path.name for path in folder.iterdir()], ['model'])
+    extra = folder / 'model' / 'assets.extra'
+    self.assertEqual([p.name for p in extra.iterdir()], [export.SPEC])
+    spec = json.loads((extra / export.SPEC).read_text())
+    self.assertEqual(
+      spec,
+      {
+        'model': 'svm',
+        'inputs': {'features': {'dtype': 'float32', 'shape': [None, 3]}},
+        'outputs': {
+          'class_scores': {'dtype': 'float32', 'shape': [None, 1]},
+          'predicted_class': {'dtype': 'int64', 'shape': [None]},
+        },
+      },
+    )
+    with zipfile.ZipFile(folder / 'model' / export.KERAS) as archive:
+      self.assertNotIn(export.STATEMENT, archive.namelist())
+
+  def test_a_failed_write_leaves_the_former_model(self):
+    folder = self.folder()
+    self.save(folder / 'model', statement=statement())
+    before = sorted(path for path in folder.rglob('*'))
+    with (
+      mock.patch.object(tf.keras.Sequential, 'save', side_effect=OSError),
+      self.assertRaises(OSError),
+    ):
+      self.save(folder / 'model')
+    self.assertEqual(sorted(path for path in folder.rglob('*')), before)
+
+  def test_a_model_that_keras_cannot_write(self):
+    class Odd(tf.keras.layers.Layer):
+      def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+      def call(self, inputs):
+        return float(self.scale) * inputs
+
+    def build(input_shape, num_classes, seed):
+      del seed
+      return tf.keras.Sequential(
+        [
+          tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+          Odd(fractions.Fraction(2)),  # What Keras has no form for.
+          tf.keras.layers.Dense(num_classes),
+        ]
+      )
+
+    spec = models.ModelSpec('odd', build, models.MODELS['mlp'].loss)
+    weights = build([3], 2, 0).get_weights()
+    folder = self.folder()
+    with self.assertLogs('absl', 'WARNING') as logs:
+      export.save_model(folder / 'model', spec, [3], 2, weights)
+    self.assertIn('no Keras file is written', logs.output[0])
+    self.assertFalse((folder / 'model' / export.KERAS).exists())
+    served = tf.saved_model.load(str(folder / 'model'))
+    outputs = served.signatures['serving_default'](
+      features=tf.ones([1, 3], tf.float32)
+    )
+    np.testing.assert_allclose(
+      outputs['class_scores'],
+      2 * np.ones([1, 3], np.float32) @ weights[0] + weights[1],
+      rtol=1e-6,
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

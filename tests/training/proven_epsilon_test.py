@@ -1,0 +1,115 @@
+"""What a statement calls delivered if a run did not go as planned."""
+
+import json
+
+from absl.testing import absltest, parameterized
+
+from tests.mechanisms import plan_cases
+
+SMALL = {'delta': 1e-6, 'epsilon': 3.0, 'rounds': 10, 'users_per_round': 50}
+CASES = (
+  {'mechanism': 'gradient'},
+  {'mechanism': 'central', 'participation': 'balanced'},
+  {'mechanism': 'central', 'participation': 'poisson'},
+)
+
+
+def worst(statement):
+  return statement.delivered[statement.view]
+
+
+class ProvenEpsilonTest(parameterized.TestCase):
+  @parameterized.parameters(*CASES)
+  def test_a_run_as_planned_states_what_it_has_spent(self, **changes):
+    plan = plan_cases.finished(plan_cases.build(**SMALL, **changes))
+    self.assertTrue(plan.as_planned)
+    statement = plan.statement()
+    self.assertTrue(statement.holds)
+    self.assertLessEqual(statement.epsilon, 3)
+    self.assertNotIn('as planned', ' '.join(statement.assumptions))
+
+  @parameterized.parameters(*CASES)
+  def test_a_run_that_stops_early_states_the_target(self, **changes):
+    plan = plan_cases.build(**SMALL, **changes)
+    plan_cases.run(plan, rounds=4)
+    self.assertFalse(plan.as_planned)
+    statement = plan.statement()
+    self.assertTrue(statement.holds)
+    # Fewer rounds have spent less; what made it stop may be the data.
+    self.assertLess(plan.worst_epsilon(), 2.9)
+    for view, epsilons in statement.delivered.items():
+      if 'dp_accounting' not in view:
+        self.assertGreaterEqual(min(epsilons.values()), 3, view)
+    self.assertEqual(statement.epsilon, 3)
+    self.assertIn('as planned', ' '.join(statement.assumptions))
+    json.dumps(statement.to_json_dict())
+
+  @parameterized.parameters(*CASES[:2])
+  def test_so_does_one_that_was_refined(self, **changes):
+    plan = plan_cases.build(**SMALL, **changes, refinement='budget')
+    plan_cases.run(plan, refine_at={5: 8})
+    self.assertFalse(plan.as_planned)
+    self.assertEqual(plan.statement().epsilon, 3)
+
+  def test_and_one_that_repeated_a_round(self):
+    plan = plan_cases.build(**SMALL, mechanism='gradient')
+    plan_cases.run(plan, rounds=3)
+    plan.take(plan.history[-1])
+    self.assertFalse(plan.as_planned)
+
+  @parameterized.parameters('iid', 'dirichlet')
+  def test_a_split_by_labels_is_said_not_to_be_covered(self, split):
+    plan = plan_cases.build(**SMALL, mechanism='gradient', split=split)
+    text = ' '.join(plan_cases.finished(plan).statement().assumptions)
+    self.assertEqual('by their labels' in text, split == 'dirichlet')
+
+  def test_a_seed_is_no_promise_of_the_rest(self):
+    plan = plan_cases.finished(
+      plan_cases.build(**SMALL, mechanism='gradient', seed=1)
+    )
+    self.assertEqual(plan.noise, 'continuous')
+    self.assertFalse(plan.statement().holds)
+
+
+class NoiseTest(parameterized.TestCase):
+  @parameterized.parameters('gradient', 'central')
+  def test_noise_without_a_seed_is_discrete(self, mechanism):
+    plan = plan_cases.build(**SMALL, mechanism=mechanism)
+    self.assertEqual((plan.noise, plan.mechanism.noise), ('discrete',) * 2)
+    text = ' '.join(plan_cases.finished(plan).statement().assumptions)
+    self.assertIn('nothing is assumed of floating point in the noise', text)
+    plan = plan_cases.build(**SMALL, mechanism=mechanism, runtime='tff')
+    self.assertEqual(plan.noise, 'continuous')
+    plan = plan_cases.build(**SMALL, mechanism=mechanism, noise='continuous')
+    self.assertEqual((plan.noise, plan.mechanism.noise), ('continuous',) * 2)
+    text = ' '.join(plan_cases.finished(plan).statement().assumptions)
+    self.assertIn('added in floating point', text)
+
+  def test_where_it_is_not_gaussian_far_enough_it_is_continuous(self):
+    changes = {**SMALL, 'epsilon': 28.0, 'delta': 1e-5}
+    plan = plan_cases.build(**changes, mechanism='gradient')
+    self.assertEqual(plan.noise, 'continuous')
+    self.assertLess(plan.delta, 1e-5)
+    statement = plan_cases.finished(plan).statement()
+    self.assertEqual(statement.verdict, 'HOLDS, BUT PROTECTS LITTLE')
+
+  @parameterized.parameters(100.0, 1e9)
+  def test_nothing_holds_beyond_its_reach(self, epsilon):
+    changes = {**SMALL, 'epsilon': epsilon}
+    plan = plan_cases.build(**changes, mechanism='gradient')
+    statement = plan_cases.finished(plan).statement()
+    self.assertFalse(statement.holds)
+    self.assertIn('ends before it could hide', statement.reason)
+
+  def test_a_delta_below_what_is_drawn_is_refused(self):
+    with self.assertRaisesRegex(ValueError, 'delta must be at least'):
+      plan_cases.build(**{**SMALL, 'delta': 1e-250}, mechanism='gradient')
+
+  @parameterized.parameters('paper', 'laplace', 'none')
+  def test_others_have_continuous_noise_alone(self, mechanism):
+    with self.assertRaisesRegex(ValueError, 'noise must be one of'):
+      plan_cases.build(mechanism=mechanism, noise='discrete')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,148 @@
+"""What the tests of interrupted runs share."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import parameterized
+
+from tvdp_tf import mechanisms, runtimes
+from tvdp_tf.output import plots
+from tvdp_tf.privacy import ledger
+from tvdp_tf.training import federation, rounds, run_folder
+from tvdp_tf.training import settings as settings_lib
+from tvdp_tf.training import train as training
+
+# A run of a second or two.
+SMALL = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
+
+# (where it is, its name): what writes, and what computes a round.
+_STEPS = (
+  (ledger.PrivacyLedger, 'record'),
+  (rounds.Rounds, 'run'),
+  (tf.io.gfile, 'rename'),
+  (tf.io.gfile, 'rmtree'),
+  (os, 'replace'),
+  (shutil, 'rmtree'),
+)
+
+
+def small(**changes: Any) -> settings_lib.TrainingSettings:
+  """Settings of a small run, but for `changes`."""
+  return settings_lib.TrainingSettings(**{**SMALL, **changes})
+
+
+@contextlib.contextmanager
+def calling_around_steps(call: Callable[[str], None]) -> Iterator[None]:
+  """Calls `call` with a description before and after every step of a run."""
+
+  def wrapped(owner: Any, name: str) -> Any:
+    original = getattr(owner, name)
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+      call(f'before {name}')
+      result = original(*args, **kwargs)
+      call(f'after {name}')
+      return result
+
+    return mock.patch.object(owner, name, step)
+
+  with contextlib.ExitStack() as stack:
+    for owner, name in _STEPS:
+      stack.enter_context(wrapped(owner, name))
+    yield
+
+
+def copies_of_a_run(
+  settings: settings_lib.TrainingSettings, folder: pathlib.Path
+) -> list[tuple[str, pathlib.Path]]:
+  """Trains into `folder` / 'run', and copies it at every step of the run.
+
+  A copy is what a SIGKILL at that instant would leave: it takes from the
+  process whatever it has not handed to the system.
+
+  Returns:
+    (description, copy) of every step, in order.
+  """
+  copies: list[tuple[str, pathlib.Path]] = []
+  run = folder / 'run'
+  taking: list[bool] = []
+
+  def copy(step: str) -> None:
+    if not run.exists() or taking:
+      return
+    taking.append(True)  # Copying takes steps too.
+    path = folder / f'copy{len(copies)}'
+    shutil.copytree(run, path)
+    copies.append((step, path))
+    taking.clear()
+
+  with calling_around_steps(copy):
+    training.train(settings, run)
+  return copies
+
+
+@contextlib.contextmanager
+def compiling_once() -> Iterator[None]:
+  """Lets runs of the same settings share their compiled process.
+
+  Public seeds, which are in the graph, are 0; the noise is what it always is.
+  The disk need not last, and there is nothing to see in the picture.
+  """
+  processes: dict[Any, Any] = {}
+  build = rounds.build_process
+
+  def build_once(plan: mechanisms.Mechanism, fed: federation.Federation) -> Any:
+    if plan.settings not in processes:
+      processes[plan.settings] = build(plan, fed)
+    return processes[plan.settings]
+
+  with (
+    runtimes.compiled_runtime('cpu') as context,
+    mock.patch.object(rounds, 'build_process', build_once),
+    mock.patch.object(
+      runtimes,
+      'compiled_runtime',
+      lambda device: tff.framework.get_context_stack().install(context),
+    ),
+    mock.patch.object(federation.secrets, 'randbits', return_value=0),
+    mock.patch.object(os, 'fsync'),
+    mock.patch.object(
+      plots, 'draw_training_curves', lambda _, picture, title: picture.touch()
+    ),
+  ):
+    yield
+
+
+def unfinish(run: pathlib.Path, completed: int) -> None:
+  """Takes a finished run back to the end of its last round but some.
+
+  Args:
+    run: The run's folder.
+    completed: The newest checkpoint that stays, one of the last two.
+  """
+  (run / run_folder.PRIVACY).unlink()
+  shutil.rmtree(run / run_folder.MODEL)
+  for path in (run / run_folder.CHECKPOINTS).iterdir():
+    if int(path.name.removeprefix('round_')) > completed:
+      shutil.rmtree(path)
+
+
+class FolderTestCase(parameterized.TestCase):
+  """Runs whose processes and public seeds are those of the runs before."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.enterClassContext(compiling_once())
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.run_dir = self.folder / 'run'

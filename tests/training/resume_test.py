@@ -1,0 +1,302 @@
+"""Runs that were interrupted, and go on."""
+
+import csv
+import json
+import os
+import random
+import secrets
+import threading
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from tests.training import resume_cases
+from tools import run_outcome
+from tvdp_tf import errors
+from tvdp_tf.learning import evaluation
+from tvdp_tf.privacy import ledger, ledger_audit
+from tvdp_tf.training import checkpoints, federation, rounds, run_folder
+from tvdp_tf.training import train as training
+
+# Before it is replaced.
+_RANDBITS = secrets.randbits
+
+
+class KilledError(Exception):
+  """In the place of a kill, where what comes after it does not matter."""
+
+
+def statement_of(run):
+  return json.loads((run / run_folder.PRIVACY).read_text())
+
+
+class KilledTest(resume_cases.FolderTestCase):
+  """A copy of the folder at any step is what a kill leaves."""
+
+  @parameterized.parameters(
+    {
+      'mechanism': 'gradient',
+      'refinement': 'budget',
+      'alpha_d': 0.7,
+      'learning_rate': 3.0,
+      'rounds': 5,
+    },
+    {'mechanism': 'central', 'epsilon': 20.0},
+  )
+  def test_resumed_run_is_the_uninterrupted_one(self, **changes):
+    settings = resume_cases.small(seed=3, **changes)
+    copies = resume_cases.copies_of_a_run(settings, self.folder)
+    expected = run_outcome.read(self.run_dir)
+    warned = self.enter_context(
+      mock.patch.object(checkpoints.logging, 'warning')
+    )
+    seed = random.randrange(2**32)
+    for step, copy in random.Random(seed).sample(copies, 2):
+      with self.subTest(step=step, copy=copy.name, seed=seed):
+        if not run_folder.is_finished(copy):
+          training.train(settings, copy, resume=True)
+        self.assertEmpty(run_outcome.read(copy).differences(expected))
+        self.assertTrue(run_folder.is_finished(copy))
+        self.assertCountEqual(os.listdir(copy), os.listdir(self.run_dir))
+        self.assertEqual(
+          {**statement_of(copy), 'ledger_head': ''},
+          {**statement_of(self.run_dir), 'ledger_head': ''},
+        )
+    for call in warned.call_args_list:
+      self.assertIn('starts at round 1', call.args[0])
+
+  def test_round_on_record_is_charged_once_with_a_seed(self):
+    settings = resume_cases.small(seed=3, mechanism='gradient')
+    copies = resume_cases.copies_of_a_run(settings, self.folder)
+    recorded = [copy for step, copy in copies if step == 'after record']
+    training.train(settings, recorded[1], resume=True)
+    audit = ledger_audit.audit(recorded[1] / run_folder.LEDGER)
+    # Nobody is turned away, although the first attempt has spent the budget.
+    self.assertEqual((audit.rounds, audit.records, audit.repeats), (3, 4, 2))
+    self.assertEmpty(
+      run_outcome.read(recorded[1]).differences(run_outcome.read(self.run_dir))
+    )
+
+
+class EvaluationTest(resume_cases.FolderTestCase):
+  @parameterized.parameters(
+    ({}, True), ({'refinement': 'budget', 'alpha_d': 1.0}, False)
+  )
+  def test_runs_beside_the_next_round(self, changes, beside):
+    """But for a refinement, which needs the loss before the next round."""
+    begun = [threading.Event() for _ in range(4)]
+    ended: list[tuple[float, float]] = []
+    overlaps: list[bool] = []
+    evaluate, run = evaluation.Evaluator.evaluate, rounds.Rounds.run
+
+    def slow(self_, weights):
+      if beside and len(ended) < 2:
+        # The next round begins, although this has not ended.
+        overlaps.append(begun[len(ended) + 2].wait(60))
+      result = evaluate(self_, weights)
+      ended.append(result)
+      return result
+
+    def announced(self_, state, releases, noise_keys):
+      begun[releases.number].set()
+      if not beside:
+        self.assertLen(ended, releases.number - 1)
+      return run(self_, state, releases, noise_keys)
+
+    with (
+      mock.patch.object(evaluation.Evaluator, 'evaluate', slow),
+      mock.patch.object(rounds.Rounds, 'run', announced),
+    ):
+      training.train(resume_cases.small(seed=3, **changes), self.run_dir)
+    self.assertEqual(overlaps, [True, True] if beside else [])
+    with open(self.run_dir / run_folder.METRICS, newline='') as file:
+      rows = list(csv.DictReader(file))
+    self.assertEqual([row['round'] for row in rows], ['1', '2', '3'])
+    self.assertEqual(
+      [(float(row['test_loss']), float(row['test_accuracy'])) for row in rows],
+      ended,
+    )
+
+  def test_diverged_run_costs_no_further_round_when_resumed(self):
+    settings = resume_cases.small(seed=3, l2_norm_clip=1e30)
+    path = self.run_dir / run_folder.LEDGER
+    for resume in (False, True):
+      with self.assertRaisesRegex(
+        errors.TrainingFailedError, 'the test loss of round 1 is nan'
+      ):
+        training.train(settings, self.run_dir, resume=resume)
+      if not resume:
+        before = path.read_bytes()
+    self.assertEqual(path.read_bytes(), before)
+    self.assertEqual(
+      statement_of(self.run_dir)['rounds'], ledger_audit.audit(path).rounds
+    )
+
+
+class UnseededTest(resume_cases.FolderTestCase):
+  """Noise that is gone cannot be repeated: what was on record counts."""
+
+  def interrupt(self, settings, round_number):
+    """Leaves a run with a round on record that was not completed."""
+    original = rounds.Rounds.run
+
+    def run(self_, state, releases, noise_keys):
+      if releases.number == round_number:
+        raise KilledError
+      return original(self_, state, releases, noise_keys)
+
+    with (
+      mock.patch.object(rounds.Rounds, 'run', run),
+      self.assertRaises(KilledError),
+    ):
+      training.train(settings, self.run_dir)
+
+  def metrics(self):
+    with open(self.run_dir / run_folder.METRICS, newline='') as file:
+      return list(csv.DictReader(file))
+
+  def test_paper_counts_and_repeats(self):
+    settings = resume_cases.small(theta=1.0)
+    self.interrupt(settings, 2)
+    result = training.train(settings, self.run_dir, resume=True)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual((audit.rounds, audit.records, audit.repeats), (3, 4, 0))
+    self.assertEqual(statement_of(self.run_dir)['rounds'], 4)
+    self.assertAlmostEqual(result.statement.epsilon, audit.worst_epsilon)
+    rows = self.metrics()
+    self.assertEqual([row['round'] for row in rows], ['1', '2', '3'])
+    self.assertAlmostEqual(
+      float(rows[-1]['delivered_epsilon']), audit.worst_epsilon
+    )
+
+  @parameterized.parameters(
+    {'mechanism': 'gradient'},
+    {'mechanism': 'gradient', 'refinement': 'budget', 'alpha_d': 1.0},
+    {'mechanism': 'central', 'epsilon': 50.0},
+  )
+  def test_noise_is_set_anew_and_lasts_for_all_rounds(self, **changes):
+    settings = resume_cases.small(
+      participation='balanced', rounds=4, theta=0.9, **changes
+    )
+    self.interrupt(settings, 2)
+    result = training.train(settings, self.run_dir, resume=True)
+    self.assertTrue(result.statement.holds)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertTrue(audit.within_budget)
+    self.assertGreater(audit.worst_epsilon, 0.999 * settings.epsilon)
+    self.assertEqual(sorted(audit.participations.tolist()), [2, 2, 3, 3])
+    rows = self.metrics()
+    self.assertLen(rows, 4)
+    for row in rows:
+      self.assertEqual(row['participants'], '2')
+      # Users' failures are not shown.
+      dropped = None if settings.mechanism == 'central' else '0'
+      self.assertEqual(row.get('dropped'), dropped)
+      self.assertGreaterEqual(float(row['remaining_budget']), 0)
+
+  def test_clients_without_budget_are_dropped(self):
+    # Where the noise cannot be set anew. Cohorts 02, 13, 03, 12.
+    settings = resume_cases.small(
+      mechanism='laplace', participation='balanced', rounds=4
+    )
+    self.interrupt(settings, 2)
+    training.train(settings, self.run_dir, resume=True)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertTrue(audit.within_budget)
+    self.assertEqual(audit.participations.tolist(), [2, 2, 2, 2])
+    rows = self.metrics()
+    self.assertEqual([row['dropped'] for row in rows], ['0', '0', '1', '1'])
+    self.assertEqual(
+      [row['participants'] for row in rows], ['2', '2', '1', '1']
+    )
+
+  def test_poisson_draws_anew_under_another_number(self):
+    settings = resume_cases.small(mechanism='central', epsilon=50.0)
+    self.interrupt(settings, 2)
+    with self.assertRaisesRegex(
+      errors.TrainingFailedError,
+      'no client of round 3 has budget left for it: the run stops after 2 ',
+    ):
+      training.train(settings, self.run_dir, resume=True)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual((audit.rounds, audit.records), (3, 3))
+    self.assertTrue(audit.within_budget)
+    statement = statement_of(self.run_dir)
+    self.assertFalse(statement['finished'])
+    # It did not go as planned: what is proven is the target.
+    self.assertLess(audit.worst_epsilon, 50)
+    self.assertEqual(statement['delivered']['poisson']['rdp'], 50)
+    (events,) = [
+      value['rdp']
+      for view, value in statement['delivered'].items()
+      if view.startswith("the query's events")
+    ]
+    self.assertAlmostEqual(events, audit.worst_epsilon, delta=0.5)
+    # The model of the rounds that there were is there.
+    self.assertLen(self.metrics(), 2)
+    self.assertNotIn('participants', self.metrics()[0])
+    self.assertTrue((self.run_dir / run_folder.MODEL).exists())
+
+  def test_statement_of_a_run_that_fails_again_counts_the_lost_round(self):
+    for seed in (None, 5):
+      settings = resume_cases.small(seed=seed)
+      self.run_dir = self.folder / f'run{seed}'
+      self.interrupt(settings, 3)
+      with (
+        mock.patch.object(
+          ledger.PrivacyLedger,
+          'record',
+          side_effect=ledger.LedgerError('no space'),
+        ),
+        self.assertRaises(ledger.LedgerError),
+      ):
+        training.train(settings, self.run_dir, resume=True)
+      statement = statement_of(self.run_dir)
+      audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+      self.assertEqual((statement['rounds'], audit.rounds), (3, 3))
+      self.assertAlmostEqual(
+        statement['delivered']['server, worst client']['exact'],
+        audit.worst_epsilon,
+      )
+
+  def test_old_statement_is_gone_before_there_are_new_releases(self):
+    settings = resume_cases.small(seed=5)
+    self.interrupt(settings, 2)
+    self.assertTrue((self.run_dir / run_folder.PRIVACY).exists())
+    with (
+      mock.patch.object(
+        rounds.Rounds,
+        'run',
+        lambda *args: self.assertFalse(
+          (self.run_dir / run_folder.PRIVACY).exists()
+        ),
+      ),
+      self.assertRaises(AttributeError),
+    ):
+      training.train(settings, self.run_dir, resume=True)
+    self.assertTrue((self.run_dir / run_folder.PRIVACY).exists())
+
+  def test_secret_seed_of_the_cohorts_is_written_nowhere(self):
+    settings = resume_cases.small(mechanism='central', epsilon=50.0)
+    self.enter_context(
+      mock.patch.object(federation.secrets, 'randbits', _RANDBITS)
+    )
+    drawn = []
+    original = rounds.Rounds.cohort
+
+    def cohort(self_, round_number):
+      drawn.append(self_.plan.fed.participation.seed)
+      return original(self_, round_number)
+
+    with mock.patch.object(rounds.Rounds, 'cohort', cohort):
+      training.train(settings, self.run_dir)
+    (secret,) = set(drawn)
+    needles = [str(secret).encode(), secret.to_bytes(8, 'little')]
+    for path in self.run_dir.rglob('*'):
+      if path.is_file():
+        content = path.read_bytes()
+        self.assertFalse(any(needle in content for needle in needles), path)
+
+
+if __name__ == '__main__':
+  absltest.main()

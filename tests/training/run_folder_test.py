@@ -1,0 +1,263 @@
+import dataclasses
+import errno
+import json
+import math
+import os
+import pathlib
+import subprocess
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import errors
+from tvdp_tf.privacy import ledger, ledger_audit
+from tvdp_tf.training import run_folder, settings
+
+HEADER = ledger.LedgerHeader(
+  unit='example',
+  adjacency='replace-one',
+  target_epsilon=1.0,
+  delta=1e-5,
+  clients=3,
+  data='digits',
+  partition_seed=6,
+)
+RUN = ledger.LedgerRun(
+  mechanism='none',
+  sensitivity='none',
+  sensitivity_proven=False,
+  target_epsilon=1.0,
+  seeded=False,
+  noise='no',
+  settings_digest='a' * 64,
+  run_id='b' * 32,
+)
+RESOLVED = {
+  'public_seed': 5,
+  'partition_seed': 6,
+  'run_id': RUN.run_id,
+  'shared_ledger': False,
+}
+
+
+def config(**changes):
+  return {
+    'settings': {'theta': 0.9, 'seed': None, 'rounds': 3},
+    'versions': {'numpy': '1'},
+    'resolved': RESOLVED,
+    **changes,
+  }
+
+
+class RunFolderTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+  def test_create_writes_config_and_header(self):
+    run = self.folder / 'a' / 'run'
+    run_folder.create(run, config(), HEADER, RUN)
+    written = {**config(), 'sha256': run_folder.digest(config()).hex()}
+    self.assertEqual(run_folder.read_config(run), written)
+    self.assertEqual(os.listdir(run.parent), ['run'])
+    audit = ledger_audit.audit(run / 'ledger.jsonl')
+    self.assertEqual(audit.header, HEADER)
+    self.assertEqual([share.run for share in audit.runs], [RUN])
+    self.assertEqual(
+      (run / 'metrics.csv').read_text().strip(),
+      'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds',
+    )
+
+  def test_nothing_is_overwritten(self):
+    for kind in ('folder', 'file', 'link'):
+      path = self.folder / kind
+      if kind == 'folder':
+        path.mkdir()
+      elif kind == 'file':
+        path.write_text('mine')
+      else:
+        path.symlink_to('nowhere')
+      with self.assertRaisesRegex(errors.UsageError, 'must not exist yet'):
+        run_folder.create(path, config(), HEADER, RUN)
+    self.assertEqual((self.folder / 'file').read_text(), 'mine')
+
+  def test_json_appears_whole_or_not_at_all(self):
+    path = self.folder / 'x.json'
+    run_folder.write_json(path, {'a': 1})
+    for wrong in ({'a': math.nan}, {'a': math.inf}, {'a': object()}):
+      with self.assertRaises((ValueError, TypeError)):
+        run_folder.write_json(path, wrong)
+    self.assertEqual(json.loads(path.read_text()), {'a': 1})
+    self.assertEqual(os.listdir(self.folder), ['x.json'])
+
+  def test_read_config_of_no_run(self):
+    for content in (
+      None,
+      '',
+      '{',
+      '[1]',
+      '\x00',
+      '[' * 100_000,
+      json.dumps(config(settings=[])),
+      json.dumps(config(resolved={})),
+      *(
+        json.dumps(config(resolved={**RESOLVED, name: wrong}))
+        for name, wrong in (
+          ('public_seed', -1),
+          ('public_seed', 1.0),
+          ('partition_seed', None),
+          ('run_id', 'b' * 31),
+          ('run_id', 7),
+          ('shared_ledger', 0),
+        )
+      ),
+    ):
+      path = self.folder / str(hash(content))
+      path.mkdir()
+      if content is not None:
+        (path / 'config.json').write_text(content)
+      with self.assertRaisesRegex(
+        errors.UsageError, 'output_dir must be the folder of a run to resume'
+      ):
+        run_folder.read_config(path)
+
+  @parameterized.parameters(
+    ('theta', 0.9, 0.8, "theta must be 0.9, as when the run in 'd' began, got"),
+    ('seed', None, 3, 'seed must be None, as when .* got 3'),
+    ('rounds', 3, 3.0, 'rounds must be 3, as when .* got 3.0'),
+    ('rounds', 3, True, 'rounds must be 3, as when .* got True'),
+  )
+  def test_first_changed_setting_is_named(self, name, then, now, line):
+    with self.assertRaisesRegex(errors.UsageError, line):
+      run_folder.check_unchanged(
+        pathlib.Path('d'),
+        config(settings={'a': 1, name: then}),
+        'settings',
+        {'a': 1, name: now},
+      )
+
+  def test_the_setting_that_others_follow_from_is_named(self):
+    then = settings.TrainingSettings(mechanism='paper')
+    now = settings.TrainingSettings(mechanism='gradient')
+    self.assertNotEqual(then.calibration, now.calibration)
+    with self.assertRaisesRegex(errors.UsageError, "^mechanism must be 'paper"):
+      run_folder.check_unchanged(
+        pathlib.Path('d'),
+        config(settings=dataclasses.asdict(then)),
+        'settings',
+        dataclasses.asdict(now),
+      )
+
+  def test_setting_that_came_or_went_is_named(self):
+    for then, now in (({}, {'a': None}), ({'a': None}, {})):
+      with self.assertRaisesRegex(errors.UsageError, "^'?a'? must be .*absent"):
+        run_folder.check_unchanged(
+          pathlib.Path('d'), config(settings=then), 'settings', now
+        )
+
+  def test_changed_version_and_data_are_named(self):
+    with self.assertRaisesRegex(
+      errors.UsageError, "the version of numpy as when .* began, '1', got '2'"
+    ):
+      run_folder.check_unchanged(
+        pathlib.Path('d'), config(), 'versions', {'numpy': '2'}
+      )
+    then = config(resolved={'sizes': [1, 2]})
+    run_folder.check_unchanged(
+      pathlib.Path('d'), then, 'resolved', {'sizes': (1, 2)}
+    )
+    with self.assertRaisesRegex(errors.UsageError, 'must find the sizes as'):
+      run_folder.check_unchanged(
+        pathlib.Path('d'), then, 'resolved', {'sizes': (1, 3)}
+      )
+
+  def test_edited_seed_of_the_data_is_told(self):
+    run = self.folder / 'run'
+    run_folder.create(run, config(), HEADER, RUN)
+    run_folder.check_whole(run, run_folder.read_config(run))
+    text = (run / 'config.json').read_text()
+    for edited in (
+      text.replace('"public_seed": 5', '"public_seed": 6'),
+      text.replace('sha256', 'sha'),
+    ):
+      self.assertNotEqual(edited, text)
+      (run / 'config.json').write_text(edited)
+      with self.assertRaisesRegex(errors.UsageError, 'its sha256 is another'):
+        run_folder.check_whole(run, run_folder.read_config(run))
+
+  def test_finished(self):
+    run = self.folder / 'run'
+    self.assertFalse(run_folder.is_finished(run))
+    run_folder.create(run, config(), HEADER, RUN)
+    self.assertFalse(run_folder.is_finished(run))
+    for finished in (False, True):
+      run_folder.write_privacy(run, {'epsilon': 1.0}, finished)
+      self.assertEqual(run_folder.is_finished(run), finished)
+    for content in ('', '[true]', '{"finished": 1}', '{"finished": true'):
+      (run / 'privacy.json').write_text(content)
+      self.assertFalse(run_folder.is_finished(run))
+
+  @parameterized.parameters(
+    *('config.json', 'ledger.jsonl', 'ledger.jsonl.head', 'metrics.csv'),
+    *('privacy.json', 'curves.png', 'model', 'tensorboard', 'checkpoints'),
+    *('checkpoints/round_1', 'checkpoints/round_1/variables/variables.index'),
+  )
+  def test_link_is_refused(self, name):
+    run = self.folder / 'run'
+    run_folder.create(run, config(), HEADER, RUN)
+    (run / 'checkpoints/round_1/variables').mkdir(parents=True)
+    (run / 'mine').symlink_to(self.folder)  # It is none of ours.
+    run_folder.read_config(run)
+    elsewhere = self.folder / 'elsewhere'
+    path = run / name
+    if path.exists():
+      path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with self.assertRaisesRegex(errors.UsageError, f"'{name}' in it is a link"):
+      run_folder.read_config(run)
+
+  @parameterized.parameters('config.json', 'ledger.jsonl', 'checkpoints/x')
+  def test_pipe_is_refused(self, name):
+    run = self.folder / 'run'
+    run_folder.create(run, config(), HEADER, RUN)
+    (run / 'checkpoints').mkdir()
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with self.assertRaisesRegex(
+      errors.UsageError, f"'{name}' in it is neither a file nor a folder"
+    ):
+      run_folder.read_config(run)
+
+  def test_full_disk_leaves_no_half_file(self):
+    path = self.folder / 'x.json'
+    run_folder.write_json(path, 1)
+    full = OSError(errno.ENOSPC, 'No space left on device')
+    with mock.patch.object(os, 'fsync', side_effect=full):
+      with self.assertRaises(OSError):
+        run_folder.write_json(path, 2)
+      with self.assertRaisesRegex(
+        errors.UsageError, 'must be writable, got .*: No space left on device'
+      ):
+        run_folder.create(self.folder / 'run', config(), HEADER, RUN)
+    self.assertEqual(path.read_text(), '1\n')
+    self.assertEqual(os.listdir(self.folder), ['x.json'])
+
+  def test_what_a_killed_creation_has_left_is_removed(self):
+    ended = subprocess.Popen(['true'])
+    ended.wait()
+    names = {
+      f'.run.{ended.pid}': False,
+      f'.run.{os.getppid()}': True,
+      f'.other.{ended.pid}': True,
+      '.run.x': True,
+    }
+    for name in names:
+      (self.folder / name).mkdir()
+      (self.folder / name / 'config.json').touch()
+    run_folder.create(self.folder / 'run', config(), HEADER, RUN)
+    for name, stays in names.items():
+      self.assertEqual((self.folder / name).exists(), stays, name)
+
+
+if __name__ == '__main__':
+  absltest.main()

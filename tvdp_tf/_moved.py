@@ -1,0 +1,80 @@
+"""Names that have moved: importable from where they were, for one release."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+# Old module, or package of modules, and where it is now; None for what has
+# left the package, and is in the repository alone.
+MODULES = {
+  'tvdp_tf.experiments.best_run': 'tvdp_tf.training.best_run',
+  'tvdp_tf.experiments.federation': 'tvdp_tf.training.federation',
+  'tvdp_tf.experiments.planning': 'tvdp_tf.planner',
+  'tvdp_tf.experiments.plans': 'tvdp_tf.mechanisms',
+  'tvdp_tf.experiments.rounds': 'tvdp_tf.training.rounds',
+  'tvdp_tf.experiments.settings': 'tvdp_tf.training.settings',
+  'tvdp_tf.experiments.shared_ledger': 'tvdp_tf.training.shared_ledger',
+  'tvdp_tf.experiments.training': 'tvdp_tf.training.train',
+  'tvdp_tf.simulation': 'tvdp_tf.runtimes',
+}
+
+
+def _warn(old: str, new: str, stacklevel: int) -> None:
+  warnings.warn(
+    f'{old} is {new} now; the old name goes with the next release',
+    DeprecationWarning,
+    stacklevel=stacklevel,
+  )
+
+
+def attribute(old: str, module: str, name: str) -> Any:
+  """The value of an old name, with a warning.
+
+  Args:
+    old: The name, in full.
+    module: The module that has it now.
+    name: Its name there.
+  """
+  _warn(old, f'{module}.{name}', stacklevel=4)
+  return getattr(importlib.import_module(module), name)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds old modules, which are the new ones under another name."""
+
+  def _new(self, name: str) -> str | None:
+    for old, new in MODULES.items():
+      if name == old or name.startswith(old + '.'):
+        return new + name[len(old) :]
+    return None
+
+  def find_spec(
+    self,
+    fullname: str,
+    path: Sequence[str] | None,
+    target: ModuleType | None = None,
+  ) -> importlib.machinery.ModuleSpec | None:
+    del path, target
+    if self._new(fullname) is None:
+      return None
+    return importlib.machinery.ModuleSpec(fullname, self)
+
+  def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+    new = self._new(spec.name)
+    assert new is not None
+    _warn(spec.name, new, stacklevel=6)
+    return importlib.import_module(new)
+
+  def exec_module(self, module: ModuleType) -> None:
+    del module  # It is there already.
+
+
+def install() -> None:
+  """Makes the old modules importable."""
+  sys.meta_path.append(_Finder())

@@ -1,0 +1,51 @@
+"""What a membership game is made of, checked.
+
+Field names are the names of the flags of `binaries/attack.py --membership`, so
+that an error about a field is an error about its flag.
+"""
+
+import dataclasses
+
+from tvdp_tf import _validate
+from tvdp_tf.attacks import lower_bound
+from tvdp_tf.training import settings as settings_lib
+
+# Whose epsilon is about replacing one example, as the game does. That of
+# `central` is about adding or removing a user.
+MECHANISMS = ('paper', 'gradient', 'laplace', 'none')
+
+
+@dataclasses.dataclass(frozen=True)
+class GameSettings:
+  """What is played.
+
+  Attributes:
+    training: How every model is trained. Its seed is that of the pairs, of the
+      coins and of all noise.
+    examples: n, of which a model is trained, over all users; as many others
+      are attacked beside them.
+    shadow_models: How many the attacker trains.
+    trials: How many models are attacked, each trained anew.
+    confidence: In (0, 1), of the lower bounds of epsilon, all attacks' at once.
+
+  Raises:
+    ValueError: If a field is out of range.
+  """
+
+  training: settings_lib.TrainingSettings
+  examples: int = 40
+  shadow_models: int = 25
+  trials: int = 50
+  confidence: float = 0.95
+
+  def __post_init__(self):
+    if self.training.seed is None:
+      raise ValueError('seed must be given, got None')
+    _validate.one_of('mechanism', self.training.mechanism, MECHANISMS)
+    _validate.one_of('split', self.training.split, ['iid'])
+    _validate.one_of('refinement', self.training.refinement, ['none'])
+    _validate.integer('examples', self.examples, self.training.users)
+    # With and without every example, each more than once.
+    _validate.integer('shadow_models', self.shadow_models, 4)
+    _validate.integer('trials', self.trials, lower_bound.MINIMUM_TRIALS)
+    _validate.open_unit('confidence', self.confidence)

@@ -1,0 +1,185 @@
+"""The whole audit of a model: hostile pairs, noise, canaries in one run."""
+
+import dataclasses
+import math
+import secrets
+import time
+from typing import Any
+
+from tvdp_tf import federated
+from tvdp_tf.attacks import (
+  audit_text,
+  binade_pair,
+  clipped_mean,
+  hostile_pairs,
+  lower_bound,
+  noise_reach,
+  pair_distinguisher,
+)
+from tvdp_tf.attacks.model_audit import one_run_audit
+from tvdp_tf.attacks.model_audit import settings as settings_lib
+from tvdp_tf.output import machine
+from tvdp_tf.privacy import noise_distance, statement
+from tvdp_tf.training import federation
+
+# Share of the allowed error that the distinguisher of the worst pair may use
+# up; the rest is for the canaries, so that both bounds hold at once.
+_PAIR_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelAudit:
+  """What was found.
+
+  Attributes:
+    settings: What was audited.
+    search: The hostile pairs.
+    pair_bound: What the uploads of the worst pair show; None if they were not
+      looked at.
+    reach: How far the noise reaches; None of discrete noise, whose distance
+      from the Gaussian is proven.
+    one_run: The canaries.
+    seconds: How long all of it took.
+  """
+
+  settings: settings_lib.ModelAuditSettings
+  search: hostile_pairs.SearchResult
+  pair_bound: lower_bound.LowerBound | None
+  reach: noise_reach.Reach | None
+  one_run: one_run_audit.OneRunAudit
+  seconds: float
+
+  @property
+  def refuted(self) -> bool:
+    """Whether anything shows more than is promised."""
+    return bool(self.refutations)
+
+  @property
+  def refutations(self) -> list[str]:
+    """What is wrong, each in a line."""
+    found = []
+    training = self.settings.training
+    if self.search.worst is not None and self.search.refuted:
+      found.append(
+        'replacing one example moves the clipped mean gradient by '
+        f'{_rounded_down(self.search.ratio)} times the sensitivity 2 C_g / n '
+        f'that is stated ({self.search.subject.name}, '
+        f'n = {self.search.worst.examples})'
+      )
+    if (
+      self.pair_bound is not None
+      and self.pair_bound.epsilon_lower_bound > training.epsilon
+    ):
+      shown = _rounded_down(self.pair_bound.epsilon_lower_bound)
+      found.append(
+        f'a hostile pair shows epsilon >= {shown} in one release that is '
+        f'calibrated for {statement.format_epsilon(training.epsilon)}'
+      )
+    if self.one_run.refuted:
+      shown = _rounded_down(self.one_run.bound.epsilon_lower_bound)
+      found.append(
+        f'epsilon is at least {shown}, not '
+        f'{statement.format_epsilon(self.one_run.claimed)}, as the guesses of '
+        'one run show'
+      )
+    if self.reach is not None and self.reach.refuted:
+      found.append(
+        f'no noise is above {self.reach.largest:.4g} standard deviations: a '
+        f'delta of {_rounded_down(self.reach.delta)} is spent beyond, not '
+        f'{training.delta:g}'
+      )
+    if self.search.wrong_gradient:
+      found.append(
+        'the mean that is trained on is not that of the clipped gradients of '
+        f'the model: it is off by {_rounded_down(self.search.gradient_error)} '
+        'times C_g'
+      )
+    return found
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """All but examples and scores, ready for `json.dumps`."""
+    settings = dataclasses.asdict(self.settings)
+    return {
+      'settings': settings,
+      'claimed_epsilon': self.one_run.claimed,
+      'delta': self.settings.training.delta,
+      'one_run': self.one_run.to_json_dict(),
+      'hostile_pairs': self.search.to_json_dict(),
+      'worst_pair_lower_bound': (
+        None if self.pair_bound is None else self.pair_bound.to_json_dict()
+      ),
+      'noise': None if self.reach is None else self.reach.to_json_dict(),
+      'refuted': self.refuted,
+      'refutations': self.refutations,
+      'seconds': self.seconds,
+      'host': machine.describe(),
+    }
+
+
+def _rounded_down(value: float) -> str:
+  if math.isinf(value):
+    return 'infinitely many'
+  return audit_text.format_lower_bound(value)
+
+
+def audit(
+  settings: settings_lib.ModelAuditSettings, progress: bool = False
+) -> ModelAudit:
+  """Audits a model; in the runtime that is installed.
+
+  Args:
+    settings: What to audit.
+    progress: Whether to show bars.
+
+  Returns:
+    What was found.
+
+  Raises:
+    ValueError: If a setting does not fit the data or the model.
+    DatasetUnavailableError: If the data set cannot be loaded.
+    TrainingFailedError: If training diverges.
+  """
+  began = time.monotonic()
+  training = settings.training
+  error = 1 - settings.confidence
+  # First what may be refused.
+  run = one_run_audit.prepare(
+    dataclasses.replace(settings, confidence=1 - error * (1 - _PAIR_SHARE))
+  )
+  fed = federation.assemble(training)
+  model = federated.functional_model(fed.spec, fed.initial_model())
+  clip = training.example_l2_norm_clip
+  target = clipped_mean.subject(f'model {training.model}', model, clip)
+  probe = clipped_mean.subject(
+    'a model of one weight', binade_pair.linear_probe(), clip
+  )
+  seed = secrets.randbits(63) if training.seed is None else training.seed
+  search = hostile_pairs.search(
+    target,
+    data=(fed.dataset.train_features, fed.dataset.train_labels),
+    seed=seed,
+    probe=probe,
+    seconds=settings.search_seconds,
+    progress=progress,
+  )
+  pair_bound = None
+  if search.worst is not None:
+    pair_bound = pair_distinguisher.distinguish(
+      search.subject,
+      search.worst,
+      epsilon=training.epsilon,
+      delta=training.delta,
+      confidence=1 - error * _PAIR_SHARE,
+      noise_kind=run.noise_kind,
+      noise_scale=settings.noise_scale,
+      seed=training.seed,
+      seconds=settings.search_seconds / 2,
+      progress=progress,
+    )
+  reach = None
+  if run.noise_kind == noise_distance.CONTINUOUS:
+    reach = noise_reach.reach(run.noise_multipliers, training.delta)
+  one_run = run.finish(progress)
+  return ModelAudit(
+    settings, search, pair_bound, reach, one_run, time.monotonic() - began
+  )

@@ -1,0 +1,56 @@
+"""What an audit of a model is made of, checked.
+
+Field names are the names of the flags of `binaries/attack.py --audit`, so that
+an error about a field is an error about its flag.
+"""
+
+import dataclasses
+
+from tvdp_tf import _validate
+from tvdp_tf.training import settings as settings_lib
+
+# Whose epsilon is about one example, and proven: what an audit can refute.
+# That of `central` is about a user, and the others promise nothing.
+MECHANISMS = ('gradient',)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelAuditSettings:
+  """One audit of a training run.
+
+  Attributes:
+    training: The run: what is audited is its process, model, data and noise.
+      Its seed is that of the canaries, of the coins and of the noise; None for
+      coins and noise that nobody can predict.
+    canaries: How many examples of each user are canaries; None for half of
+      them, as far as their gradients fit in memory.
+    confidence: Of the lower bounds of epsilon, in (0, 1).
+    noise_scale: What the calibrated noise is multiplied by; below 1 the
+      mechanism is broken on purpose.
+    search_seconds: About how long to search for hostile pairs.
+
+  Raises:
+    ValueError: If a field is out of range.
+  """
+
+  training: settings_lib.TrainingSettings
+  canaries: int | None = None
+  confidence: float = 0.95
+  noise_scale: float = 1.0
+  search_seconds: float = 60.0
+
+  def __post_init__(self):
+    training = self.training
+    if training.mechanism not in MECHANISMS:
+      raise ValueError(
+        f'mechanism must be {" or ".join(MECHANISMS)} to audit a model, got '
+        f'{training.mechanism!r}: only its promise is about an example, and '
+        'proven'
+      )
+    _validate.one_of('refinement', training.refinement, ['none'])
+    _validate.one_of('runtime', training.runtime, ['compiled'])
+    if self.canaries is not None:
+      _validate.integer('canaries', self.canaries)
+    _validate.open_unit('confidence', self.confidence)
+    _validate.positive('noise_scale', self.noise_scale)
+    _validate.positive('search_seconds', self.search_seconds)

@@ -1,0 +1,73 @@
+"""What makes a run private: a room for every mechanism.
+
+`contract` says what a mechanism is. One of your own is a subclass of
+`contract.Mechanism`, given to `TrainingSettings` in place of a name.
+"""
+
+from typing import Any
+
+from tvdp_tf.mechanisms.central import Central, CentralMechanism
+from tvdp_tf.mechanisms.contract import (
+  BudgetSpentError,
+  GraphMechanism,
+  Mechanism,
+  Population,
+  Round,
+)
+from tvdp_tf.mechanisms.gradient import Gradient, GradientMechanism
+from tvdp_tf.mechanisms.laplace import Laplace, LaplaceMechanism
+from tvdp_tf.mechanisms.noiseless import Noiseless, NoMechanism
+from tvdp_tf.mechanisms.paper import Paper, PaperMechanism
+
+__all__ = [
+  'MECHANISMS',
+  'BudgetSpentError',
+  'Central',
+  'CentralMechanism',
+  'Gradient',
+  'GradientMechanism',
+  'GraphMechanism',
+  'Laplace',
+  'LaplaceMechanism',
+  'Mechanism',
+  'NoMechanism',
+  'Noiseless',
+  'Paper',
+  'PaperMechanism',
+  'Population',
+  'Round',
+  'build',
+  'register',
+]
+
+_ALL: tuple[type[Mechanism], ...] = (
+  *(Paper, Gradient, Central, Laplace, Noiseless),
+)
+MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
+
+
+def register(mechanism: type[Mechanism]) -> str:
+  """Makes a mechanism known by its name; returns the name.
+
+  Raises:
+    ValueError: If another mechanism has the name.
+  """
+  known = MECHANISMS.setdefault(mechanism.name, mechanism)
+  if known is not mechanism:
+    raise ValueError(
+      f'mechanism must have a name of its own, got {mechanism.name!r}'
+    )
+  return mechanism.name
+
+
+def build(settings: Any, fed: Population) -> Mechanism:
+  """Calibrates the mechanism of the settings.
+
+  Args:
+    settings: A `TrainingSettings`.
+    fed: Who takes part.
+
+  Raises:
+    ValueError: If no noise meets the target.
+  """
+  return MECHANISMS[settings.mechanism](settings, fed)

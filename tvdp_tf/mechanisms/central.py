@@ -1,0 +1,347 @@
+"""`--mechanism=central`: user-level DP-FedAvg with a trusted server."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import _validate, privacy
+from tvdp_tf.mechanisms import contract
+from tvdp_tf.privacy import (
+  ledger,
+  noise_distance,
+  participation_budget,
+  poisson_composition,
+  sensitivity,
+)
+
+_POISSON = 'poisson'
+_EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralMechanism(contract.GraphMechanism):
+  """Gaussian noise on the sum of the clients' clipped updates (DP-FedAvg).
+
+  Attributes:
+    schedule: The noise multipliers of every round: noise standard deviation
+      over `l2_norm_clip`.
+    l2_norm_clip: C_u, the norm that the update of a client is clipped to.
+    denominator: The fixed, public number that the noisy sum is divided by: the
+      expected size of a cohort.
+    seed: Makes the noise reproducible; None for noise nobody can predict.
+    noise: One of `noise_distance.NOISES`.
+  """
+
+  schedule: privacy.GeometricSchedule
+  l2_norm_clip: float
+  denominator: float
+  seed: int | None = None
+  noise: str = noise_distance.CONTINUOUS
+
+  def __post_init__(self):
+    _validate.one_of('noise', self.noise, noise_distance.NOISES)
+    contract.check_schedule(self.schedule)
+    sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
+    _validate.positive('denominator', self.denominator)
+
+  def sensitivity(self) -> sensitivity.SensitivityRule:
+    """C_u: adding or removing a user moves the sum by no more."""
+    return sensitivity.update_rule(
+      self.l2_norm_clip, sensitivity.ADD_OR_REMOVE_ONE
+    )
+
+  def parts(self, build: Any) -> Any:
+    """As in the base class."""
+    import tensorflow_federated as tff  # noqa: PLC0415
+    import tensorflow_privacy as tfp  # noqa: PLC0415
+
+    from tvdp_tf.federated import (  # noqa: PLC0415
+      checked_mean,
+      client_work,
+      learning_process,
+      sum_query,
+    )
+
+    query = sum_query.GeometricGaussianSumQuery(
+      self.l2_norm_clip,
+      self.schedule,
+      self.seed,
+      noise_distribution=client_work.NOISE_DISTRIBUTIONS[self.noise],
+    )
+    # Integers are within their bound by construction.
+    longest = (
+      self.l2_norm_clip if self.noise == noise_distance.CONTINUOUS else None
+    )
+    return learning_process.Parts(
+      client_work.build_difference(build.model, **build.local_steps),
+      tff.aggregators.as_weighted_aggregator(
+        tff.aggregators.DifferentiallyPrivateFactory(
+          tfp.NormalizedQuery(query, self.denominator),
+          None
+          if build.unchecked_mean
+          else checked_mean.CheckedSumFactory(longest),
+        )
+      ),
+      brings_update=True,
+    )
+
+
+class Central(contract.Mechanism):
+  """Clipped updates, one noise on their sum.
+
+  With Poisson participation the secret of who was drawn amplifies; with any
+  other the user that is planned most counts, as if all knew the cohorts.
+  """
+
+  name = 'central'
+  participations = (_POISSON, 'uniform', 'balanced')
+  noises = noise_distance.NOISES
+
+  @classmethod
+  def calibrations(cls, participation_name: str) -> tuple[str, ...]:
+    """As in the base class; the ledger composes secret samples by Renyi's."""
+    if participation_name == _POISSON:
+      return ('rdp',)
+    return super().calibrations(participation_name)
+
+  @classmethod
+  def refinements(cls, participation_name: str) -> tuple[str, ...]:
+    """As in the base class; with secret samples the noise is set in advance."""
+    return ('none',) if participation_name == _POISSON else ('none', 'budget')
+
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """As in the base class."""
+    sensitivity.check_clip('l2_norm_clip', settings.l2_norm_clip)
+
+  mechanism: CentralMechanism
+  shares_noise = True
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self._choose_noise()
+    self._amplified = settings.participation == _POISSON
+    # The accounting of secret samples needs the schedule in advance.
+    self.replans = not self._amplified
+    # The noise multipliers of the query's own events.
+    self._events: list[float] = []
+    self._composition = poisson_composition.PoissonComposition(
+      settings.sampling_rate, self.delta
+    )
+    self.mechanism = CentralMechanism(
+      self._schedule(),
+      settings.l2_norm_clip,
+      settings.users_per_round,
+      settings.seed,
+      noise=self.noise,
+    )
+
+  def _schedule(self) -> privacy.GeometricSchedule:
+    settings = self.settings
+    if self._amplified:
+      return privacy.calibrate(
+        settings.epsilon,
+        self.delta,
+        settings.theta,
+        settings.rounds,
+        accountant=settings.calibration,
+        sampling=_POISSON,
+        sampling_rate=settings.sampling_rate,
+      )
+    z_eff = participation_budget.equivalent_noise_multiplier(
+      settings.epsilon, self.delta, settings.calibration
+    )
+    self._budget = z_eff**-2.0
+    return self._for_worst_user(settings.rounds)
+
+  def _for_worst_user(
+    self, rounds: int, spent: float | np.ndarray = 0.0, completed: int = 0
+  ) -> privacy.GeometricSchedule:
+    settings = self.settings
+    initial = participation_budget.initial_noise_multipliers(
+      self.planned(rounds), settings.theta, 1, self._budget, spent, completed
+    )
+    return privacy.GeometricSchedule(
+      settings.theta, rounds, contract.largest_finite(initial)
+    )
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    settings = self.settings
+    return ledger.LedgerHeader(
+      unit='user',
+      adjacency='add-or-remove-one',
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      clients=settings.users,
+      sampling=_POISSON if self._amplified else 'none',
+    )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    return f'C_u = {self.settings.l2_norm_clip!r}', True
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> contract.Round:
+    """As in the base class; the noise is that on the mean."""
+    scale = self.mechanism.l2_norm_clip / self.mechanism.denominator
+    return contract.Round(
+      number,
+      clients,
+      # An empty cohort is a release of noise like any other.
+      np.full(max(1, len(clients)), schedule_stddev),
+      schedule_stddev * scale,
+      np.ones(len(clients)),
+    )
+
+  def entry(self, releases: contract.Round) -> dict[str, Any]:
+    """As in the base class; who was drawn in secret is not written down."""
+    entry = super().entry(releases)
+    if self._amplified:
+      entry['clients'] = []
+      entry['noise_multipliers'] = entry['noise_multipliers'][:1]
+    return entry
+
+  def take(self, releases: contract.Round) -> None:
+    """As in the base class; a secret round counts for every user alike."""
+    if not self._amplified:
+      super().take(releases)
+      return
+    self.history.append(releases)
+    self._composition.add(float(releases.noise_multipliers[0]))
+
+  def mean_noise_stddev(self, releases: contract.Round) -> float:
+    """As in the base class; the noise is on the mean itself."""
+    return releases.noise_stddev
+
+  def observe(self, state: Any) -> None:
+    """Keeps the round's DpEvent, as the query has left it in the state."""
+    import dp_accounting  # noqa: PLC0415
+    import tensorflow as tf  # noqa: PLC0415
+
+    fields = tf.nest.map_structure(
+      lambda leaf: leaf.numpy() if hasattr(leaf, 'numpy') else leaf,
+      state.aggregator.dp_event,
+    )
+    self._add_unobserved(len(self.history) - 1)
+    event = dp_accounting.DpEvent.from_named_tuple(fields)
+    self._events.append(float(event.noise_multiplier))
+
+  def _add_unobserved(self, count: int) -> None:
+    """Adds events of releases whose rounds were not completed."""
+    for past in self.history[len(self._events) : count]:
+      self._events.append(float(past.noise_multipliers[0]))
+
+  def snapshot(self) -> Mapping[str, np.ndarray]:
+    """As in the base class: the noise multipliers of the query's events."""
+    return {'events': np.array(self._events, np.float64)}
+
+  def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
+    """As in the base class."""
+    del rounds
+    events = snapshot.get('events', np.zeros(1))
+    if events.ndim != 1 or not (events > 0).all():
+      raise ValueError('snapshot must hold the noise of every event')
+    self._events = events.astype(np.float64).tolist()
+
+  def _composed(self) -> float:
+    """Epsilon of the query's own events, composed by dp_accounting."""
+    import dp_accounting  # noqa: PLC0415
+    from dp_accounting import rdp  # noqa: PLC0415
+
+    self._add_unobserved(len(self.history))
+    accountant = rdp.RdpAccountant()
+    rate = self.settings.sampling_rate
+    for event in map(dp_accounting.GaussianDpEvent, self._events):
+      accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(rate, event)
+        if self._amplified
+        else event
+      )
+    return float(accountant.get_epsilon(self.delta))
+
+  def worst_epsilon(self) -> float:
+    """As in the base class; with Poisson participation, of every user."""
+    if not self._amplified:
+      return super().worst_epsilon()
+    return self._composition.epsilon()
+
+  def refine(
+    self, completed: int, new_rounds: int
+  ) -> privacy.GeometricSchedule:
+    """Spreads what the user with least left has over its rounds to come."""
+    return self._for_worst_user(
+      new_rounds, self._spent_of(self._budget), completed
+    )
+
+  def statement(self) -> privacy.PrivacyStatement:
+    """As in the base class."""
+    settings = self.settings
+    if self._amplified:
+      view = _POISSON
+      pld = privacy.delivered_epsilon(
+        [past.noise_multipliers[0] for past in self.history],
+        self.delta,
+        'pld',
+        sampling=_POISSON,
+        sampling_rate=settings.sampling_rate,
+      )
+      views: dict[str, Mapping[str, float]] = {
+        view: self._proven({'pld': pld, 'rdp': self._composition.epsilon()})
+      }
+      who = (
+        'who was drawn in which round stays a secret of the server, and so '
+        "does this run's folder, whose times tell how many were drawn: users "
+        f'are drawn independently with probability {settings.sampling_rate:g}'
+      )
+    else:
+      view = 'outsider who knows the cohorts, worst user'
+      order = self._by_spending()
+      median = self._multipliers(order[len(order) // 2])
+      views = {
+        view: self._proven(
+          contract.delivered(self._multipliers(order[-1]), self.delta)
+        ),
+        'outsider who knows the cohorts, median user': self._proven(
+          contract.delivered(median, self.delta)
+        ),
+      }
+      who = (
+        'no secret is made of who took part when, and nothing gained by it; a '
+        'user who is removed counts as an update of zero in the same cohorts'
+      )
+    best = min(views[view].values())
+    if self.history:
+      views[_EVENTS] = {'rdp': self._composed()}
+    holds, reason = self._verdict(
+      best,
+      'every release is on record, and one user moves the sum of the clipped '
+      'updates by no more than the clip',
+    )
+    return privacy.PrivacyStatement(
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      claimed_epsilon=settings.epsilon,
+      delivered=views,
+      unit='user',
+      adjacency='add-or-remove-one',
+      assumptions=(
+        'the server is TRUSTED: it sees the updates of single users, adds the '
+        'noise and publishes models alone; against the server nothing is '
+        'promised',
+        who,
+        'a person is one user',
+        *self._assumptions(),
+        *self._warnings(),
+      ),
+      holds=holds,
+      reason=reason,
+      view=view,
+      sensitivity=self.mechanism.sensitivity(),
+      units=self.units,
+    )

@@ -1,0 +1,544 @@
+"""What a mechanism is: options, noise, ledger, statement, and its graph.
+
+A mechanism is a subclass of `Mechanism`, in a file of its own. Whoever trains,
+plans, attacks or explains asks it; nobody else knows its name. Nothing here
+loads TensorFlow but `GraphMechanism.parts`.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from tvdp_tf import errors, privacy
+from tvdp_tf.learning import participation
+from tvdp_tf.privacy import calibration_rules, ledger, noise_distance
+
+# The views of the statements.
+SERVER_WORST = 'server, worst client'
+SERVER_MEDIAN = 'server, median client'
+OUTSIDER_WORST = 'outsider, worst client'
+
+_ACCOUNTANTS = ('exact', 'pld', 'rdp')
+_SEEDED = (
+  'the noise is reproducible from --seed: it hides nothing from whoever knows '
+  'the seed'
+)
+
+
+# A running sum of so many positive terms is good to this factor.
+ROUNDED_UP = 1 + 1e-12
+# Above the share of a budget that calibration leaves.
+_LEFT_BY_ROUNDING = 1e-9
+
+
+class BudgetSpentError(errors.TrainingFailedError):
+  """Nobody's budget covers another round."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """The releases of one round; recorded before they happen.
+
+  Attributes:
+    number: From 1.
+    clients: int64 [k], who takes part.
+    noise_multipliers: float64 [k], of each client's releases.
+    noise_stddev: The smallest standard deviation of noise that is added.
+    noise_scales: float64 [k], as of `client_data.client_sequence`.
+  """
+
+  number: int
+  clients: np.ndarray
+  noise_multipliers: np.ndarray
+  noise_stddev: float
+  noise_scales: np.ndarray
+
+
+class Population(Protocol):
+  """Who takes part in a run, as far as a mechanism asks."""
+
+  @property
+  def participation(self) -> participation.Participation:
+    """The rule that draws the cohorts."""
+
+  @property
+  def examples_per_user(self) -> np.ndarray:
+    """|D_k| for each user, int64 [users]."""
+
+  @property
+  def num_parameters(self) -> int:
+    """How many weights the model has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphMechanism:
+  """What of a mechanism enters the graph: its noise, its clip.
+
+  A subclass is a frozen dataclass that holds everything that the guarantee
+  rests on, so that training, accounting and statement cannot disagree. What its
+  field `schedule` holds, if it has one, is in the process's state; all other
+  fields are constants of the graph.
+  """
+
+  def parts(self, build: Any) -> Any:
+    """What it puts into the learning process.
+
+    Args:
+      build: A `federated.learning_process.Build`.
+
+    Returns:
+      The `federated.learning_process.Parts`.
+    """
+    raise NotImplementedError
+
+
+def check_schedule(schedule: privacy.GeometricSchedule) -> None:
+  """Checks the type of a schedule.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  if not isinstance(schedule, privacy.GeometricSchedule):
+    raise ValueError(
+      f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+    )
+
+
+class Mechanism(abc.ABC):
+  """How one run is to be private, and what it has released so far.
+
+  A class is a mechanism, with its options; an object is one that is calibrated
+  for a run.
+
+  Attributes:
+    name: Of the mechanism, as in `--mechanism`.
+    participations: Who may take part in a round, the default first. Secret
+      sampling amplifies only where a trusted server keeps the secret.
+    noises: How its noise may be drawn; empty if there is no choice.
+    settings: The run's settings, a `TrainingSettings`.
+    fed: The users.
+    mechanism: The mechanism, calibrated.
+    releases_per_client: Releases of a client in a round, all with one noise.
+    shares_noise: Whether all clients hide in one noise on their sum.
+    noise: One of `noise_distance.NOISES`.
+    delta: What is left of the target for the accountant
+      (`privacy.noise_distance`).
+    noise_distance: How far all that is drawn may be from Gaussian noise.
+    replans: Whether the noise of the rounds to come is set anew if an
+      interruption has cost releases, so that the budget lasts for all rounds.
+    history: The releases taken so far; `take` adds to it.
+  """
+
+  name: ClassVar[str]
+  participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
+  noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
+
+  mechanism: GraphMechanism
+  releases_per_client: int = 1
+  shares_noise: bool = False
+  noise: str = noise_distance.CONTINUOUS
+  delta: float
+  noise_distance: float = 0.0
+  replans: bool = False
+
+  def __init__(
+    self,
+    settings: Any,
+    fed: Population,
+  ):
+    self.settings = settings
+    self.fed = fed
+    self.history: list[Round] = []
+    self.delta = settings.delta
+    # Whether the noise is Gaussian as far out as the promise needs it.
+    self._reaches_far_enough = True
+    # Of each user: the sum of 1 / z**2, and z of each of its rounds.
+    self._spent = np.zeros(settings.users)
+    self._noise_multipliers: list[list[float]] = [
+      [] for _ in range(settings.users)
+    ]
+
+  @classmethod
+  def calibrations(cls, participation_name: str) -> tuple[str, ...]:
+    """The rules that may set the noise, the default first; empty for none."""
+    del participation_name
+    return calibration_rules.ACCOUNTED
+
+  @classmethod
+  def refinements(cls, participation_name: str) -> tuple[str, ...]:
+    """How the number of rounds may be changed while it runs."""
+    del participation_name
+    return ('none',)
+
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """Checks what else it asks of the settings.
+
+    Raises:
+      ValueError: If a setting is out of its range.
+    """
+    del settings
+
+  @property
+  def schedule(self) -> privacy.GeometricSchedule | None:
+    """The noise of every round, in the mechanism's unit; None without noise."""
+    return getattr(self.mechanism, 'schedule', None)
+
+  def graph_key(self) -> Hashable:
+    """Equal for runs whose mechanism is the same but for its schedule."""
+    fields = {
+      field.name: getattr(self.mechanism, field.name)
+      for field in dataclasses.fields(self.mechanism)
+      if field.name != 'schedule'
+    }
+    return (type(self.mechanism), *sorted(fields.items()))
+
+  def _choose_noise(self) -> None:
+    """Sets `noise` and `delta`, from the settings and what the noise is worth.
+
+    Raises:
+      ValueError: If delta is too small for what is drawn.
+    """
+    settings = self.settings
+    releases = self.releases_per_client * settings.rounds
+    values = self.fed.num_parameters * releases
+
+    def share(noise: str) -> float:
+      return noise_distance.share_of_delta(settings.epsilon, values, noise)
+
+    self.noise = settings.noise
+    if not self.noise:
+      # TFF's worker has no compiler to fuse the generator's ops: there it
+      # takes several times as long as the continuous noise.
+      discrete = (
+        settings.seed is None
+        and settings.runtime == 'compiled'
+        and share(noise_distance.DISCRETE) <= settings.delta / 1000
+      )
+      self.noise = (
+        noise_distance.DISCRETE if discrete else noise_distance.CONTINUOUS
+      )
+    self.noise_distance = noise_distance.distance(values, self.noise)
+    # No delta of any use is large enough: such an epsilon is promised by noise
+    # that is told apart where it ends.
+    self._reaches_far_enough = share(self.noise) < noise_distance.LARGEST_SHARE
+    if self._reaches_far_enough:
+      self.delta = noise_distance.accounted_delta(
+        settings.delta, settings.epsilon, values, self.noise
+      )
+
+  @property
+  @abc.abstractmethod
+  def header(self) -> ledger.LedgerHeader:
+    """The header of a ledger of this run alone: its budget."""
+
+  @property
+  @abc.abstractmethod
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """What the noise is relative to, with numbers; and whether it is proven."""
+
+  def ledger_run(
+    self, settings_digest: bytes, run_id: str, selection: str = ''
+  ) -> ledger.LedgerRun:
+    """What the ledger is told of the run.
+
+    Args:
+      settings_digest: Of the run's configuration.
+      run_id: As of `LedgerRun`.
+      selection: The same.
+    """
+    formula, proven = self.sensitivity_on_record
+    secret = self.header.sampling == 'poisson'
+    return ledger.LedgerRun(
+      mechanism=self.settings.mechanism,
+      sensitivity=formula,
+      sensitivity_proven=proven,
+      target_epsilon=self.header.target_epsilon,
+      seeded=self.settings.seed is not None,
+      noise=self.noise,
+      noise_distance=self.noise_distance,
+      settings_digest=settings_digest.hex(),
+      sampling_rate=self.settings.sampling_rate if secret else 1.0,
+      selection=selection,
+      run_id=run_id,
+    )
+
+  @abc.abstractmethod
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> Round:
+    """The releases of a round.
+
+    Args:
+      number: The round.
+      clients: Who takes part.
+      schedule_stddev: The round's standard deviation in the server's state.
+    """
+
+  def amounts(self, noise_multiplier: float) -> dict[str, Any]:
+    """What the ledger is told of a client's releases in a round."""
+    return {
+      'noise_multiplier': noise_multiplier,
+      'releases_per_client': self.releases_per_client,
+    }
+
+  def entry(self, releases: Round) -> dict[str, Any]:
+    """What the ledger's record of a round says: arguments of `record`."""
+    return {
+      'clients': releases.clients.tolist(),
+      'noise_multipliers': releases.noise_multipliers.tolist(),
+      'releases_per_client': self.releases_per_client,
+    }
+
+  def recorded(self, record: ledger.LedgerRecord) -> Round:
+    """The releases of a record: what `entry` has told, as it was.
+
+    Returns:
+      A `Round` for `take`. Its `noise_stddev` is NaN and its scales are ones:
+      they are not on record.
+    """
+    clients = np.array(record.clients, np.int64)
+    return Round(
+      record.round,
+      clients,
+      self._recorded_multipliers(record, max(1, len(clients))),
+      math.nan,
+      np.ones(len(clients)),
+    )
+
+  def _recorded_multipliers(
+    self, record: ledger.LedgerRecord, count: int
+  ) -> np.ndarray:
+    return np.broadcast_to(np.array(record.noise_multipliers), [count])
+
+  def take(self, releases: Round) -> None:
+    """Adds releases to the history; as much work as there are clients."""
+    self.history.append(releases)
+    with np.errstate(divide='ignore'):
+      cost = self.releases_per_client * releases.noise_multipliers**-2.0
+    self._spent[releases.clients] += cost
+    for client, multiplier in zip(
+      releases.clients.tolist(),
+      releases.noise_multipliers.tolist(),
+      strict=True,
+    ):
+      self._noise_multipliers[client].append(multiplier)
+
+  def observe(self, state: Any) -> None:
+    """Takes note of the process's state after a round."""
+    del state
+
+  def snapshot(self) -> Mapping[str, np.ndarray]:
+    """What a resumed run needs beyond the settings and the history."""
+    return {}
+
+  def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
+    """Takes the state of an earlier `snapshot`.
+
+    Args:
+      snapshot: As returned by `snapshot`, maybe from a damaged file.
+      rounds: The number of rounds planned then.
+
+    Raises:
+      ValueError: If it cannot be that of this plan.
+    """
+    del rounds
+    if snapshot:
+      raise ValueError(f'snapshot must be empty, got {sorted(snapshot)}')
+
+  def refine(
+    self, completed: int, new_rounds: int
+  ) -> privacy.GeometricSchedule:
+    """The schedule of another number of rounds; `Round`s to come follow it.
+
+    Args:
+      completed: The rounds 1..completed are over.
+      new_rounds: M', above `completed`.
+    """
+    raise NotImplementedError(f'{type(self).__name__} has no refinement')
+
+  @abc.abstractmethod
+  def mean_noise_stddev(self, releases: Round) -> float:
+    """Standard deviation of the noise in each parameter of the round's mean.
+
+    Computed from what is public; see `round_metrics.signal_to_noise`.
+    """
+
+  @abc.abstractmethod
+  def statement(self) -> privacy.PrivacyStatement:
+    """The statement on all releases of the history."""
+
+  def worst_epsilon(self) -> float:
+    """Exact epsilon of the client that has spent most; view of the server."""
+    return privacy.delivered_epsilon(
+      self._multipliers(self._by_spending()[-1]), self.delta, 'exact'
+    )
+
+  def planned(self, rounds: int | None = None) -> np.ndarray:
+    """Who is to take part in rounds 1 to `rounds`, bool [users, rounds]."""
+    cohorts = [
+      self.fed.participation.cohort(m)
+      for m in range(1, (rounds or self.settings.rounds) + 1)
+    ]
+    return participation.participations(cohorts, self.settings.users)
+
+  def _spent_of(self, budget: float) -> np.ndarray:
+    """The sum of 1 / z**2 of each user, rounded up; float64 [users].
+
+    What rounding leaves of a budget is not left to spend: it would buy noise
+    that drowns the model.
+    """
+    spent = self._spent * ROUNDED_UP
+    return np.where(spent > budget * (1 - _LEFT_BY_ROUNDING), budget, spent)
+
+  def _by_spending(self) -> list[int]:
+    """Users from the one who has spent least to the one who has spent most.
+
+    Gaussian releases compose to one of noise multiplier 1 / sqrt(sum of
+    1 / z**2).
+    """
+    return np.argsort(self._spent, kind='stable').tolist()
+
+  def _multipliers(self, client: int) -> np.ndarray:
+    """The noise multipliers of all releases of a client."""
+    rounds = np.array(self._noise_multipliers[client], np.float64)
+    return np.repeat(rounds, self.releases_per_client)
+
+  def _weights(self, clients: np.ndarray) -> np.ndarray:
+    """p_k, the weights of these clients in the mean of a round."""
+    sizes = self.fed.examples_per_user[clients].astype(np.float64)
+    return sizes / sizes.sum()
+
+  def _verdict(self, delivered_epsilon: float, why: str) -> tuple[bool, str]:
+    """Whether a proven mechanism keeps its promise, and the reason.
+
+    Args:
+      delivered_epsilon: In the view that is promised, by a sound accountant.
+      why: The reason, if it does.
+    """
+    if self.settings.seed is not None:
+      return False, (
+        'the noise is reproducible from --seed: this was a simulation'
+      )
+    if not self._reaches_far_enough:
+      return False, (
+        f'{self.noise} noise ends before it could hide anything at epsilon ='
+        f' {self.settings.epsilon:g}: whoever sees a value beyond its end knows'
+        ' what is behind it'
+      )
+    if delivered_epsilon > self.settings.epsilon:
+      return False, 'the releases have spent more than the target'
+    return True, why
+
+  @property
+  def units(self) -> int:
+    """How many examples or users the run is to protect."""
+    if self.header.unit == 'user':
+      return self.settings.users
+    return int(self.fed.examples_per_user.sum())
+
+  @property
+  def as_planned(self) -> bool:
+    """Whether every round was run, once, with the noise of the first plan.
+
+    Otherwise the number of releases, or their noise, may have been chosen by
+    looking at what was released.
+    """
+    numbers = [past.number for past in self.history]
+    return self.settings.refinement == 'none' and (
+      numbers == list(range(1, self.settings.rounds + 1))
+    )
+
+  def _proven(self, by_accountant: Mapping[str, float]) -> Mapping[str, float]:
+    """What is proven of epsilons that were read at the end of the run.
+
+    The sum of what was spent is known when the run stops; but if the data have
+    decided when, only that it stays within the target is proven (a privacy
+    filter; Rogers et al., 2016), not that it is as small as it is.
+    """
+    if self.as_planned or not self.header.enforced:
+      return by_accountant
+    return {
+      accountant: max(epsilon, self.settings.epsilon)
+      for accountant, epsilon in by_accountant.items()
+    }
+
+  def _assumptions(self) -> list[str]:
+    """What the reader of any statement has to grant."""
+    if self.noise == noise_distance.DISCRETE:
+      drawn = (
+        'the keys of the noise are unpredictable, and so is what ChaCha20 makes'
+        ' of them; nothing is assumed of floating point in the noise'
+      )
+    else:
+      drawn = (
+        'the keys of the noise are unpredictable, and what Philox makes of them'
+        ' is taken for random; noise is computed and added in floating point,'
+        ' whose last bits are taken to tell nothing'
+      )
+    found = [
+      drawn,
+      'the process that trains holds the data of all clients and draws all'
+      ' noise keys: what is promised is promised against who sees what the'
+      ' algorithm sends, not against whoever runs this process',
+      'all settings are public and were not chosen by looking at the data; the'
+      ' test set is public',
+      'other runs on the same data add to this one, unless they share its'
+      ' ledger',
+    ]
+    if self.settings.split == 'dirichlet':
+      found.append(
+        'who holds which examples is taken as given: that this simulation deals'
+        ' them out by their labels, all together, is not covered'
+      )
+    if self.header.unit == 'example':
+      found.append(
+        'an example is not a person: who has several of them, or some with'
+        ' several clients, is protected less'
+      )
+    if not self.as_planned and self.header.enforced:
+      found.append(
+        'the run did not go as planned at its start: what is stated as'
+        ' delivered is the target, which the filter proves whatever made it'
+        ' stop or change'
+      )
+    return found
+
+  def _warnings(self) -> list[str]:
+    """Assumptions that the settings force on any mechanism."""
+    found = []
+    if self.settings.seed is not None:
+      found.append(_SEEDED)
+    unit = self.header.unit
+    protected = (
+      self.settings.users
+      if unit == 'user'
+      else int(self.fed.examples_per_user.sum())
+    )
+    if self.settings.delta >= 1 / protected:
+      found.append(
+        f'WARNING: delta = {self.settings.delta:g} is at least 1/n for the '
+        f'{protected} {unit}s in the run, so a mechanism that publishes a '
+        f'random {unit} could satisfy it'
+      )
+    return found
+
+
+def largest_finite(noise_multipliers: np.ndarray) -> float:
+  """The largest finite one; 1 if nobody can take part, and nobody will."""
+  finite = noise_multipliers[np.isfinite(noise_multipliers)]
+  return float(finite.max()) if len(finite) else 1.0
+
+
+def delivered(
+  noise_multipliers: np.ndarray, delta: float
+) -> Mapping[str, float]:
+  """Epsilon of unsampled releases, by accountant."""
+  return {
+    accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
+    for accountant in _ACCOUNTANTS
+  }

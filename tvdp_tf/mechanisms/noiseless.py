@@ -1,0 +1,113 @@
+"""`--mechanism=none`: no noise, no guarantee."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import _validate, privacy
+from tvdp_tf.mechanisms import contract
+from tvdp_tf.privacy import ledger
+
+
+@dataclasses.dataclass(frozen=True)
+class NoMechanism(contract.GraphMechanism):
+  """No noise: the paper's epsilon = infinity. It protects nothing.
+
+  Attributes:
+    l2_norm_clip: C; the parameters are projected all the same.
+  """
+
+  l2_norm_clip: float
+
+  def __post_init__(self):
+    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+
+  def parts(self, build: Any) -> Any:
+    """As in the base class."""
+    from tvdp_tf.federated import (  # noqa: PLC0415
+      checked_mean,
+      client_work,
+      learning_process,
+    )
+
+    return learning_process.Parts(
+      client_work.build_projected(
+        build.model,
+        l2_norm_clip=self.l2_norm_clip,
+        keyed=False,
+        **build.local_steps,
+      ),
+      # Projected, and rounded.
+      build.unchecked_mean
+      or checked_mean.CheckedMeanFactory(self.l2_norm_clip * (1 + 1e-5)),
+    )
+
+
+class Noiseless(contract.Mechanism):
+  """Everything is released bare."""
+
+  name = 'none'
+  noises = ()
+
+  @classmethod
+  def calibrations(cls, participation_name: str) -> tuple[str, ...]:
+    """As in the base class: there is no choice."""
+    del participation_name
+    return ()
+
+  noise = 'no'
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self.mechanism = NoMechanism(settings.l2_norm_clip)
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    return ledger.LedgerHeader(
+      unit='example',
+      adjacency='replace-one',
+      target_epsilon=math.inf,
+      delta=self.settings.delta,
+      clients=self.settings.users,
+      enforced=False,
+    )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    return 'none: there is no noise', False
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> contract.Round:
+    """As in the base class."""
+    del schedule_stddev
+    zeros = np.zeros(len(clients))
+    return contract.Round(number, clients, zeros, 0.0, zeros)
+
+  def mean_noise_stddev(self, releases: contract.Round) -> float:
+    """As in the base class: none."""
+    del releases
+    return 0.0
+
+  def worst_epsilon(self) -> float:
+    """As in the base class."""
+    return math.inf if self.history else 0.0
+
+  def statement(self) -> privacy.PrivacyStatement:
+    """As in the base class."""
+    return privacy.PrivacyStatement(
+      target_epsilon=math.inf,
+      delta=self.settings.delta,
+      claimed_epsilon=math.inf,
+      delivered={contract.SERVER_WORST: {'exact': self.worst_epsilon()}},
+      unit='example',
+      adjacency='replace-one',
+      assumptions=(),
+      holds=False,
+      reason='no noise is added',
+      view=contract.SERVER_WORST,
+    )

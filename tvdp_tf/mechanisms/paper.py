@@ -1,0 +1,269 @@
+"""`--mechanism=paper`: Algorithm 1 as printed, and what it really delivers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import _validate, privacy
+from tvdp_tf.mechanisms import contract
+from tvdp_tf.privacy import calibration_rules, ledger, sensitivity
+
+_ALWAYS = 'server, a client that takes part in every round'
+_BEFORE = 'server, a client before the cohorts are drawn'
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperMechanism(contract.GraphMechanism):
+  """Output perturbation as in the paper's Algorithm 1.
+
+  The parameters are projected to norm C after every local step, and Gaussian
+  noise is added to them before the upload.
+
+  Attributes:
+    schedule: The noise of every round, added to every parameter.
+    l2_norm_clip: C.
+  """
+
+  schedule: privacy.GeometricSchedule
+  l2_norm_clip: float
+
+  def __post_init__(self):
+    contract.check_schedule(self.schedule)
+    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+
+  def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
+    """The paper's rule, for a client of so many examples."""
+    return sensitivity.paper_rule(self.l2_norm_clip, examples)
+
+  def parts(self, build: Any) -> Any:
+    """As in the base class."""
+    from tvdp_tf.federated import (  # noqa: PLC0415
+      aggregator,
+      client_work,
+      learning_process,
+    )
+
+    return learning_process.Parts(
+      client_work.build_projected(
+        build.model,
+        l2_norm_clip=self.l2_norm_clip,
+        keyed=True,
+        **build.local_steps,
+      ),
+      aggregator.TimeVaryingGaussianFactory(
+        self.schedule, build.unchecked_mean, l2_norm_clip=self.l2_norm_clip
+      ),
+    )
+
+
+class Paper(contract.Mechanism):
+  """The noise of Theorem 1, or one that an accountant has set."""
+
+  name = 'paper'
+
+  @classmethod
+  def calibrations(cls, participation_name: str) -> tuple[str, ...]:
+    """As in the base class, and the paper's own two."""
+    del participation_name
+    return calibration_rules.CALIBRATIONS
+
+  @classmethod
+  def refinements(cls, participation_name: str) -> tuple[str, ...]:
+    """As in the base class."""
+    del participation_name
+    return ('none', 'budget', 'theorem2')
+
+  mechanism: PaperMechanism
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    # The smallest user has the largest sensitivity; all add the same noise.
+    smallest = int(min(fed.examples_per_user))
+    rule = privacy.paper_rule(settings.l2_norm_clip, smallest)
+    schedule = privacy.schedule_for_every_round(
+      settings.calibration,
+      epsilon=settings.epsilon,
+      delta=settings.delta,
+      theta=settings.theta,
+      rounds=settings.rounds,
+      sampling_rate=settings.sampling_rate,
+      sensitivity=rule.value,
+    )
+    self.mechanism = PaperMechanism(schedule, settings.l2_norm_clip)
+    self._budget = self.mechanism.schedule.precision()
+
+  @property
+  def header(self) -> ledger.LedgerHeader:
+    """As in the base class."""
+    return ledger.LedgerHeader(
+      unit='example',
+      adjacency='replace-one',
+      target_epsilon=self.settings.epsilon,
+      delta=self.settings.delta,
+      clients=self.settings.users,
+      # The paper's noise overspends: refusing would be another algorithm.
+      enforced=False,
+    )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """As in the base class."""
+    clip = self.settings.l2_norm_clip
+    return (
+      f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
+      False,
+    )
+
+  def _sensitivities(self) -> np.ndarray:
+    return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> contract.Round:
+    """As in the base class."""
+    return contract.Round(
+      number,
+      clients,
+      schedule_stddev / self._sensitivities()[clients],
+      schedule_stddev,
+      np.ones(len(clients)),
+    )
+
+  def mean_noise_stddev(self, releases: contract.Round) -> float:
+    """As in the base class."""
+    weights = self._weights(releases.clients)
+    return releases.noise_stddev * float(np.linalg.norm(weights))
+
+  def _stddevs(self) -> np.ndarray:
+    """Of the noise of every round of the history, as the ledger has it."""
+    sensitivities = self._sensitivities()
+    return np.array(
+      [
+        np.min(past.noise_multipliers * sensitivities[past.clients])
+        for past in self.history
+      ]
+    )
+
+  def refine(
+    self, completed: int, new_rounds: int
+  ) -> privacy.GeometricSchedule:
+    """Another number of rounds, by Theorem 2 or by the exact budget."""
+    settings = self.settings
+    if settings.refinement == 'theorem2':
+      stddev = privacy.theorem2_stddev(
+        settings.theta,
+        completed,
+        new_rounds,
+        settings.epsilon,
+        settings.delta,
+        settings.sampling_rate,
+        float(self._sensitivities().max()),
+      )
+    else:
+      # A round that was released twice counts as one with less noise.
+      precisions = np.zeros(completed)
+      for past, stddev in zip(self.history, self._stddevs(), strict=True):
+        precisions[min(past.number, completed) - 1] += stddev**-2.0
+      if precisions.sum() * contract.ROUNDED_UP >= self._budget:
+        raise contract.BudgetSpentError(
+          f'the budget is spent: the run stops after {completed} rounds'
+        )
+      stddev = privacy.refine_stddev(
+        settings.theta, precisions**-0.5, new_rounds, self._budget
+      )
+    return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
+
+  def statement(self) -> privacy.PrivacyStatement:
+    """As in the base class; it never holds."""
+    settings = self.settings
+    order = self._by_spending()
+    worst, median = order[-1], order[len(order) // 2]
+    always = self._stddevs() / self._sensitivities().max()
+    views = {
+      contract.SERVER_WORST: contract.delivered(
+        self._multipliers(worst), settings.delta
+      ),
+      contract.SERVER_MEDIAN: contract.delivered(
+        self._multipliers(median), settings.delta
+      ),
+      _ALWAYS: contract.delivered(always, settings.delta),
+      contract.OUTSIDER_WORST: self._outsider(),
+    }
+    if settings.participation == 'uniform' and settings.sampling_rate < 1:
+      views[_BEFORE] = {
+        accountant: privacy.delivered_epsilon(
+          always,
+          settings.delta,
+          accountant,
+          sampling='visible',
+          sampling_rate=settings.sampling_rate,
+        )
+        for accountant in ('pld', 'rdp')
+      }
+    assumptions = [
+      "CONDITIONAL on the paper's sensitivity 2C/|D_k|, which does not hold: "
+      'several gradient steps on all examples can move the parameters by up to '
+      '2C, whatever |D_k|',
+      'the server is honest but curious and sees who uploads what; clients '
+      'keep their noise secret',
+      'an outsider sees the global models alone, and no client tells its noise',
+      'the size |D_k| of each data set is public',
+      'noise is drawn in floating point',
+      *self._warnings(),
+    ]
+    reasons = [
+      'the sensitivity 2C/|D_k| that the noise is scaled to is not a bound'
+    ]
+    if settings.calibration in ('printed', 'tight'):
+      reasons.append(
+        "and the paper's moment bound understates epsilon whenever a user's "
+        'participation is visible to the server'
+      )
+    assumptions += self._overspending(always)
+    return privacy.PrivacyStatement(
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      claimed_epsilon=settings.epsilon,
+      delivered=views,
+      unit='example',
+      adjacency='replace-one',
+      assumptions=tuple(assumptions),
+      holds=False,
+      reason=', '.join(reasons),
+      view=contract.SERVER_WORST,
+      sensitivity=self.mechanism.sensitivity(
+        int(self.fed.examples_per_user.min())
+      ),
+    )
+
+  def _overspending(self, always: np.ndarray) -> list[str]:
+    """What a refinement has spent of the budget of the original plan."""
+    if self.settings.refinement == 'none':
+      return []
+    spent = float(np.sum((always * self._sensitivities().max()) ** -2.0))
+    share = spent / self._budget
+    text = (
+      f'refinement {self.settings.refinement} has spent {share:.4g} times the '
+      'sum of 1/variance of the original plan'
+    )
+    return [f'WARNING: {text}' if share > 1 + 1e-9 else text]
+
+  def _outsider(self) -> Mapping[str, float]:
+    """Of the client that has spent most, for who sees only the mean.
+
+    The mean's noise has the standard deviation sigma_m sqrt(sum p_j^2), and
+    one example of client k moves it by p_k Ds_k.
+    """
+    lists: list[list[float]] = [[] for _ in self.fed.examples_per_user]
+    for past in self.history:
+      weights = self._weights(past.clients)
+      gains = np.linalg.norm(weights) / weights
+      for client, multiplier in zip(
+        past.clients.tolist(), past.noise_multipliers * gains, strict=True
+      ):
+        lists[client].append(float(multiplier))
+    multipliers = [np.array(values) for values in lists]
+    worst = max(multipliers, key=lambda z: float(np.sum(z**-2.0)))
+    return contract.delivered(worst, self.settings.delta)

@@ -1,0 +1,1 @@
+"""What programs write: folders, pictures, tables; one module for each job."""

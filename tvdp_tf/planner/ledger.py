@@ -1,0 +1,198 @@
+"""The audit of a ledger: its verdict, its runs, every client's epsilon.
+
+Where the ledger is in a run's folder, the run's statement is beside it. It
+knows more than the ledger, and what it does not promise is not endorsed here.
+"""
+
+import csv
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import terminal
+from tvdp_tf.privacy import ledger, ledger_audit
+
+CSV = 'ledger_audit.csv'
+RUNS_CSV = 'ledger_runs.csv'
+COLUMNS = (
+  *('client', 'epsilon', 'participations'),
+  *('target_epsilon', 'within_target'),
+)
+RUNS_COLUMNS = (
+  *('run', 'run_id', 'mechanism', 'noise', 'seeded', 'sensitivity_proven'),
+  *('sampling_rate', 'selection', 'settings_digest', 'records', 'rounds'),
+  *('worst_epsilon', 'target_epsilon'),
+)
+MOST_LINES = 20
+# As in `run_folder`, which imports much.
+_STATEMENT = 'privacy.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """What is said of a ledger, with the statement beside it.
+
+  Attributes:
+    holds: Whether its target is proven, and no statement says otherwise.
+    reason: Why, in a sentence.
+  """
+
+  holds: bool
+  reason: str
+
+
+def verdict(audit: ledger_audit.LedgerAudit) -> Verdict:
+  """The audit's verdict, or what the statement beside the ledger takes of it.
+
+  A statement is beside it that is in the same folder and ends with the same
+  line of the ledger.
+  """
+  path = pathlib.Path(audit.path).with_name(_STATEMENT)
+  try:
+    said = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError):
+    said = None
+  if not isinstance(said, dict) or said.get('ledger_head') != audit.head_hash:
+    return Verdict(audit.holds, audit.reason)
+  if audit.holds and said.get('holds') is not True:
+    reason = said.get('reason')
+    if not isinstance(reason, str) or not reason.isprintable():
+      reason = 'it gives no reason'
+    return Verdict(False, f'the statement beside it does not hold: {reason}')
+  return Verdict(audit.holds, audit.reason)
+
+
+def _worst_first(audit: ledger_audit.LedgerAudit) -> list[int]:
+  return np.argsort(-audit.epsilons, kind='stable').tolist()
+
+
+def describe(audit: ledger_audit.LedgerAudit) -> str:
+  """The audit in words with a table of clients, several lines."""
+  target = audit.header.target_epsilon
+  order = _worst_first(audit)
+  rows: list[tuple[str, ...]] = [('client', 'epsilon', 'participations', '')]
+  for client in order[:MOST_LINES]:
+    spent = float(audit.epsilons[client])
+    rows.append(
+      (
+        str(client),
+        terminal.epsilon(spent),
+        str(audit.participations[client]),
+        'ABOVE the target' if spent > target else '',
+      )
+    )
+  found = verdict(audit)
+  lines = [
+    audit.describe(found.holds, found.reason),
+    '',
+    'Clients, worst first',
+    *terminal.table(rows, left=0),
+  ]
+  rest = order[MOST_LINES:]
+  if rest:
+    most = terminal.epsilon(float(audit.epsilons[rest[0]]))
+    lines += terminal.wrap(
+      f'and {len(rest)} more, epsilon = {most} or less; --output_dir writes all'
+      f' of them to {CSV}'
+    )
+  if audit.header.sampling == 'poisson':
+    lines += terminal.wrap(
+      'every round is charged to every client, whoever was drawn'
+    )
+  return '\n'.join([*lines, '', *_head(audit)])
+
+
+def _head(audit: ledger_audit.LedgerAudit) -> list[str]:
+  verified = 'verified' if audit.head_verified else 'NOT verified'
+  return [
+    f'Head of the chain: {verified}',
+    f'  ledger_head {audit.head_hash}',
+    *terminal.wrap(
+      'compare it with "ledger_head" in a copy of the run\'s privacy.json that'
+      ' was kept elsewhere: whoever can write the files can rewrite them all'
+    ),
+  ]
+
+
+def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
+  """Creates a folder with two tables.
+
+  `ledger_audit.csv` has a row a client, worst first; `ledger_runs.csv` a row a
+  run, with what its worst client has spent in it alone.
+
+  Args:
+    audit: The audit.
+    path: The folder, see `output_folder.check`.
+
+  Raises:
+    ValueError: If the folder exists or cannot be written.
+  """
+  target = audit.header.target_epsilon
+  with output_folder.create(path) as folder:
+    _write_table(
+      folder / CSV,
+      COLUMNS,
+      [
+        [
+          *(client, repr(spent), audit.participations[client]),
+          *(repr(target), _word(spent <= target)),
+        ]
+        for client in _worst_first(audit)
+        for spent in [float(audit.epsilons[client])]
+      ],
+    )
+    _write_table(
+      folder / RUNS_CSV,
+      RUNS_COLUMNS,
+      [
+        [
+          *(share.number, share.run.run_id, share.run.mechanism),
+          *(share.run.noise, _word(share.run.seeded)),
+          _word(share.run.sensitivity_proven),
+          *(repr(share.run.sampling_rate), share.run.selection),
+          *(share.run.settings_digest, share.records, share.rounds),
+          *(repr(share.worst_epsilon), repr(share.run.target_epsilon)),
+        ]
+        for share in audit.runs
+      ],
+    )
+
+
+def _word(value: bool | None) -> str:
+  return 'unknown' if value is None else str(value).lower()
+
+
+def _write_table(
+  path: pathlib.Path, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(columns)
+    writer.writerows(rows)
+
+
+def check(audit: ledger_audit.LedgerAudit) -> None:
+  """Checks that the ledger keeps what it promises.
+
+  Raises:
+    LedgerError: If its end cannot be vouched for, or it says that the target is
+      enforced and a client is above it.
+  """
+  header = audit.header
+  if not audit.head_verified:
+    raise ledger.LedgerError(
+      f'{audit.path}: its head is missing: lines may have been cut off, and'
+      ' every epsilon may be too low'
+    )
+  if header.enforced and not audit.within_budget:
+    over = int(np.sum(audit.epsilons > header.target_epsilon))
+    raise ledger.LedgerError(
+      f'{audit.path}: {over} of {header.clients} clients are above the target'
+      f' epsilon = {header.target_epsilon!r}, which the'
+      f' ledger says is enforced: client {audit.worst_client} has spent'
+      f' {terminal.epsilon(audit.worst_epsilon)}'
+    )

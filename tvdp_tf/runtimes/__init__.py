@@ -1,0 +1,25 @@
+"""What executes TFF's computations: this process, a worker, or other hosts."""
+
+from tvdp_tf.runtimes.compiled.devices import DeviceUnavailableError, configure
+from tvdp_tf.runtimes.compiled.runtime import CompiledContext, compiled_runtime
+from tvdp_tf.runtimes.worker.client_blocks import read_in_worker
+from tvdp_tf.runtimes.worker.client_files import ClientFiles
+from tvdp_tf.runtimes.worker.distributed_runtime import (
+  remote_runtime,
+  tls_credentials,
+)
+from tvdp_tf.runtimes.worker.program_context import program_context
+from tvdp_tf.runtimes.worker.worker_runtime import local_runtime
+
+__all__ = [
+  'ClientFiles',
+  'CompiledContext',
+  'DeviceUnavailableError',
+  'compiled_runtime',
+  'configure',
+  'local_runtime',
+  'program_context',
+  'read_in_worker',
+  'remote_runtime',
+  'tls_credentials',
+]

@@ -1,0 +1,1 @@
+"""TFF's computations, compiled into this process."""

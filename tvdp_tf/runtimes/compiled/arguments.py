@@ -1,0 +1,107 @@
+"""Values of TFF types as the flat tensors that a `GraphFunction` takes."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf.runtimes.compiled import graph_function
+
+
+def flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
+  """The leaves of a value of a TFF type, in TFF's order; sequences are some."""
+  if isinstance(type_spec, tff.FederatedType):
+    yield from flatten(value, type_spec.member)
+  elif isinstance(type_spec, tff.StructType):
+    if isinstance(value, Mapping):
+      parts = [value[name] for name in tff.structure.name_list(type_spec)]
+    else:
+      parts = list(value)
+    for part, (_, part_type) in zip(
+      parts, tff.structure.iter_elements(type_spec), strict=True
+    ):
+      yield from flatten(part, part_type)
+  else:
+    yield value
+
+
+def _leaf_types(type_spec: tff.Type) -> Iterator[tff.Type]:
+  """The types of `flatten`'s leaves."""
+  if isinstance(type_spec, tff.StructType):
+    for _, part_type in tff.structure.iter_elements(type_spec):
+      yield from _leaf_types(part_type)
+  else:
+    yield type_spec
+
+
+def _only_element(sequence: Iterable[Any]) -> list[tf.Tensor]:
+  """The tensors of what a computation extracts as a sequence's only element."""
+  elements = list(sequence)
+  if len(elements) != 1:
+    raise ValueError(
+      'a client must bring a sequence of exactly one element, got '
+      f'{len(elements)}'
+    )
+  return tf.nest.flatten(elements[0])
+
+
+def _dataset(elements: Sequence[Any]) -> tf.data.Dataset:
+  """Elements of one structure; those of one shape are stored together."""
+
+  def shapes(element):
+    return [np.shape(leaf) for leaf in tf.nest.flatten(element)]
+
+  if not elements:
+    raise ValueError('a client without elements must bring a tf.data.Dataset')
+  parts = [
+    tf.data.Dataset.from_tensor_slices(
+      tf.nest.map_structure(lambda *leaves: np.stack(leaves), *group)
+    )
+    for _, group in itertools.groupby(elements, shapes)
+  ]
+  return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+
+def _variant(sequence: Any, type_spec: tff.SequenceType) -> tf.Tensor:
+  """A client's data set as a tensor; lists become a data set of their own."""
+  is_dataset = isinstance(sequence, tf.data.Dataset)
+  data = sequence if is_dataset else _dataset(list(sequence))
+  element = tff.types.tensorflow_to_type(data.element_spec)
+  if not type_spec.element.is_assignable_from(element):
+    raise ValueError(
+      'a client must bring elements of '
+      f'{type_spec.element.compact_representation()}, got '
+      f'{element.compact_representation()}'
+    )
+  return tf.data.experimental.to_variant(data)
+
+
+def tensors(
+  value: Any, type_spec: tff.Type, kinds: Iterable[str]
+) -> Iterator[Any]:
+  """What a `GraphFunction` takes for a value; arrays are left to it.
+
+  Args:
+    value: Of the type.
+    type_spec: Of a parameter of the function, or of its first ones.
+    kinds: The function's.
+
+  Yields:
+    Tensors, arrays or numbers.
+
+  Raises:
+    ValueError: If a sequence has other elements than the type, or several
+      where the only one is taken.
+  """
+  leaves, types = flatten(value, type_spec), _leaf_types(type_spec)
+  for leaf, leaf_type, kind in zip(leaves, types, kinds, strict=False):
+    if kind == graph_function.DATASET:
+      yield _variant(leaf, leaf_type)
+    elif kind == graph_function.ELEMENT:
+      yield from _only_element(leaf)
+    else:
+      yield leaf

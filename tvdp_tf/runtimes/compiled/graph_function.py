@@ -1,0 +1,289 @@
+"""A TFF TensorFlow computation as a TensorFlow function of this process.
+
+TFF keeps a computation as a serialized graph and the names of its parameters
+and results. Here that very graph is imported into a `tf.function`: the same
+nodes, no second implementation.
+
+A sequence of which the graph extracts the only element (a client's whole data
+set, in our own processes) is taken by this element's tensors: the graph is cut
+at the op that extracts them, so that no `tf.data` machinery runs. Any other
+sequence is taken as what `tf.data.experimental.to_variant` makes of a data set.
+
+Variables (of Keras models and of some optimizers) are made anew in every call.
+"""
+
+import collections
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.eager import context  # For what has no public name.
+
+from tvdp_tf.runtimes import graph_import
+
+# How a parameter's leaf is taken: as itself, by the tensors of the only element
+# of a sequence, or as the variant of a data set.
+TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
+
+# The type of no array: what is none of numbers is always converted.
+_NONE = object()
+
+
+def _is_number(dtype: tf.DType) -> bool:
+  return dtype.is_integer or dtype.is_floating
+
+
+def _node_of(tensor_name: str) -> str:
+  return tensor_name.removeprefix('^').partition(':')[0]
+
+
+class _Graph:
+  """A graph definition, and edits that keep the tensors that matter."""
+
+  def __init__(self, graph_def: tf.compat.v1.GraphDef):
+    self.graph_def = graph_def
+    self.nodes = {node.name: node for node in graph_def.node}
+
+  def element_tensors(self, variant: str) -> list[str] | None:
+    """Names of the tensors of a sequence's only element, in tf.data's order.
+
+    None if the sequence is used otherwise than by extracting it, once.
+    """
+    aliases = {graph_import.canonical(variant)}
+    extracting = []
+    grown = True
+    while grown:
+      grown = False
+      for node in self.graph_def.node:
+        if not aliases & {graph_import.canonical(name) for name in node.input}:
+          continue
+        if node.op == 'Identity' and f'{node.name}:0' not in aliases:
+          aliases.add(f'{node.name}:0')
+          grown = True
+    for node in self.graph_def.node:
+      if aliases & {graph_import.canonical(name) for name in node.input}:
+        if node.op not in ('Identity', 'DatasetToSingleElement'):
+          return None
+        if node.op == 'DatasetToSingleElement':
+          extracting.append(node)
+    if len(extracting) != 1:
+      return None
+    node = extracting[0]
+    count = len(node.attr['output_types'].list.type)
+    return [f'{node.name}:{index}' for index in range(count)]
+
+  def spec(self, tensor_name: str) -> tf.TensorSpec:
+    """Type and shape of a parameter's tensor."""
+    node = self.nodes[_node_of(tensor_name)]
+    if node.op == 'Placeholder':
+      return tf.TensorSpec(
+        tf.TensorShape(node.attr['shape'].shape),
+        tf.as_dtype(node.attr['dtype'].type),
+      )
+    index = int(graph_import.canonical(tensor_name).partition(':')[2])
+    return tf.TensorSpec(
+      tf.TensorShape(node.attr['output_shapes'].list.shape[index]),
+      tf.as_dtype(node.attr['output_types'].list.type[index]),
+    )
+
+  def _needed(self, fed: set[str], fetches: Iterable[str]) -> set[str]:
+    """Names of the nodes that fetches take, but for those that are fed."""
+    waiting = collections.deque(_node_of(name) for name in fetches)
+    needed: set[str] = set()
+    while waiting:
+      name = waiting.popleft()
+      if name in needed or name in fed:
+        continue
+      needed.add(name)
+      waiting.extend(_node_of(i) for i in self.nodes[name].input)
+    return needed
+
+  def pruned(
+    self, feeds: Sequence[str], fetches: Sequence[str], initializer: str = ''
+  ) -> tf.compat.v1.GraphDef:
+    """The nodes between feeds and fetches, free to be placed anywhere.
+
+    All others of them wait for the initializer, and what it needs.
+    """
+    fed = {_node_of(name) for name in feeds}
+    before = self._needed(fed, [initializer] if initializer else [])
+    needed = self._needed(fed, fetches) | before
+    result = tf.compat.v1.GraphDef()
+    result.versions.CopyFrom(self.graph_def.versions)
+    result.library.CopyFrom(self.graph_def.library)
+    for node in self.graph_def.node:
+      if node.name in needed:
+        copy = result.node.add()
+        copy.CopyFrom(node)
+        copy.device = ''
+        # Colocation with a node that is not imported.
+        copy.attr.pop('_class', None)
+        # Feeds are there before anything runs.
+        inputs = [
+          i for i in node.input if not (i.startswith('^') and i[1:] in fed)
+        ]
+        del copy.input[:]
+        copy.input.extend(inputs)
+        if initializer and node.name not in before:
+          copy.input.append(f'^{_node_of(initializer)}')
+        if node.op == 'VarHandleOp':
+          # Shared with nobody, neither with calls by other threads.
+          copy.attr['shared_name'].s = context.anonymous_name().encode()
+    return result
+
+
+def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
+  """Gives the functions of a graph's library names that no other graph has.
+
+  The functions of a process share one registry. Two imports of one name share
+  an entry, and it goes when the first of them does.
+  """
+  suffix = f'_{uuid.uuid4().hex}'
+  names = {
+    function.signature.name: function.signature.name + suffix
+    for function in definition.library.function
+  }
+
+  def rename(nodes):
+    for node in nodes:
+      node.op = names.get(node.op, node.op)
+      for attribute in node.attr.values():
+        functions = [*attribute.list.func]
+        if attribute.WhichOneof('value') == 'func':
+          functions.append(attribute.func)
+        for function in functions:
+          function.name = names.get(function.name, function.name)
+
+  rename(definition.node)
+  for function in definition.library.function:
+    function.signature.name = names[function.signature.name]
+    # Names of its gradient, and of the pair that it was traced with.
+    function.attr.clear()
+    rename(function.node_def)
+  for gradient in definition.library.gradient:
+    gradient.function_name = names[gradient.function_name]
+    gradient.gradient_func = names[gradient.gradient_func]
+
+
+def _as_result(tensor: tf.Tensor) -> tf.Tensor:
+  """A tensor of a graph as a function may return it: not a parameter itself.
+
+  Nor, in TensorFlow 2.14, what an op says about a shape ("unexpected full type
+  information"): an identity would be optimized away.
+  """
+  if tensor.dtype == tf.int32:
+    return tf.ensure_shape(tensor, tensor.shape)
+  return tf.identity(tensor)
+
+
+class TensorFunction:
+  """A function of flat tensors that is traced once.
+
+  Attributes:
+    specs: Specs of the parameters' tensors.
+    traced: It, for other graphs to be made of; and held, for TensorFlow's
+      context knows it by its name alone.
+  """
+
+  def __init__(
+    self, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+  ):
+    """Traces a function of tensors; it may call what others have `traced`."""
+    self.specs = list(specs)
+
+    @tf.function(autograph=False)
+    def call(*tensors):
+      return list(map(_as_result, function(*tensors)))
+
+    self.traced = call.get_concrete_function(*self.specs)
+    # Of arrays that an op itself converts, three times as fast as TensorFlow's
+    # Python does. NumPy has one object for each type of numbers.
+    self._numpy_dtypes = [
+      np.dtype(spec.dtype.as_numpy_dtype) if _is_number(spec.dtype) else _NONE
+      for spec in self.specs
+    ]
+    self._result_dtypes = [output.dtype for output in self.traced.outputs]
+
+  def __call__(self, *tensors: Any) -> list[tf.Tensor]:
+    """Flat tensors in, flat tensors out.
+
+    All ops run in the calling thread. A call of the concrete function itself
+    would hand them to TensorFlow's threads: a tenth of a millisecond each time,
+    and threads that wait by spinning.
+    """
+    arguments = [
+      tensor
+      if isinstance(tensor, tf.Tensor) or getattr(tensor, 'dtype', None) is own
+      else tf.convert_to_tensor(tensor, spec.dtype)
+      for tensor, own, spec in zip(
+        tensors, self._numpy_dtypes, self.specs, strict=True
+      )
+    ]
+    return tf.raw_ops.StatefulPartitionedCall(
+      args=arguments, Tout=self._result_dtypes, f=self.traced.name.decode()
+    )
+
+
+class GraphFunction(TensorFunction):
+  """A TFF computation as a function of flat tensors.
+
+  Attributes:
+    kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
+      TFF's order.
+  """
+
+  def __init__(self, computation: tff.framework.ConcreteComputation):
+    """Imports a computation.
+
+    Args:
+      computation: Of TensorFlow, without federated types.
+
+    Raises:
+      NotImplementedError: If it has tables, or returns a sequence.
+    """
+    proto = tff.framework.serialize_computation(computation).tensorflow
+    graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(graph_def)
+    graph = _Graph(graph_def)
+    feeds: list[str] = []
+    self.kinds: list[str] = []
+    for binding, name in graph_import.leaves(proto.parameter):
+      kind, names = TENSOR, [name]
+      if binding == 'sequence':
+        kind = DATASET
+        element = graph.element_tensors(name)
+        if element is not None:
+          kind, names = ELEMENT, element
+      self.kinds.append(kind)
+      feeds.extend(names)
+    fetches = graph_import.tensor_names(proto.result)
+    definition = graph.pruned(feeds, fetches, proto.initialize_op)
+    if any('HashTable' in node.op for node in definition.node):
+      raise NotImplementedError('a computation with tables')
+    _with_own_functions(definition)
+    used = graph_import.inputs(definition)
+
+    def call(*tensors):
+      by_name = dict(
+        zip(map(graph_import.canonical, feeds), tensors, strict=True)
+      )
+      # A result may be a parameter as it is.
+      inner = [
+        f for f in map(graph_import.canonical, fetches) if f not in by_name
+      ]
+      imported = tf.import_graph_def(
+        definition,
+        input_map={n: t for n, t in by_name.items() if n in used},
+        return_elements=inner,
+        name='',
+      )
+      by_name.update(zip(inner, imported, strict=True))
+      return [by_name[graph_import.canonical(name)] for name in fetches]
+
+    # An import registers the library with the graph alone.
+    for function in definition.library.function:
+      context.context().add_function_def(function)
+    super().__init__(call, [graph.spec(name) for name in feeds])

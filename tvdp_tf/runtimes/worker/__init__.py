@@ -1,0 +1,1 @@
+"""TFF's computations in its C++ worker: of this host, or of others."""

@@ -1,0 +1,247 @@
+"""A child process that serves TFF computations and cannot outlive its parent.
+
+TFF's own starter of local workers ends them in a `__del__`, which does not run
+when the parent is killed and fails when the interpreter shuts down, so that
+workers stay behind. Here the Linux kernel ends the worker with its parent
+(`PR_SET_PDEATHSIG`), whatever ended the parent.
+
+This module knows processes and logs; nothing of TFF but that its worker listens
+on the port that `worker_launcher` gives it.
+"""
+
+import atexit
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+
+from tvdp_tf import errors
+from tvdp_tf.runtimes.worker import _worker_entrance, worker_launcher
+
+_POLL_INTERVAL_S = 0.005
+_KILL_TIMEOUT_S = 10.0
+_LOG_TAIL_BYTES = 4000
+
+
+class WorkerError(errors.TvdpError):
+  """The worker process did not start, was lost, or refused a call for good.
+
+  A traceback also shows, as a note, the worker's command and last log lines.
+  """
+
+
+def _listens(pid: int, port: int) -> bool:
+  """Whether every socket that listens on `port` is the process's, and one is.
+
+  A successful connect would prove less: with SO_REUSEPORT a second process of
+  the same user may listen on the port too and take half of the connections.
+  """
+  proc = pathlib.Path('/proc', str(pid))
+  listening = set()
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    for table in ('tcp', 'tcp6'):  # A kernel without IPv6 has no tcp6.
+      for row in (proc / 'net' / table).read_text().splitlines()[1:]:
+        fields = row.split()
+        if fields[3] == '0A' and int(fields[1].rpartition(':')[2], 16) == port:
+          listening.add(f'socket:[{fields[9]}]')
+  owned = set()
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    for descriptor in (proc / 'fd').iterdir():
+      with contextlib.suppress(FileNotFoundError):
+        owned.add(os.readlink(descriptor))
+  return bool(listening) and listening <= owned
+
+
+class WorkerProcess:
+  """A running worker, which this process can reach.
+
+  It ends with `stop()`, with the interpreter, or with this process, however
+  that ends (`SIGKILL` and `os._exit` included). It has its own session, so a
+  Ctrl-C in the terminal does not reach it; it reads nothing, and writes to an
+  unlinked temporary file, so nothing of it stays on disk.
+  """
+
+  def __init__(
+    self,
+    binary: str,
+    flags: Sequence[str],
+    startup_timeout_s: float,
+    contained: bool = True,
+  ):
+    """Starts the worker and returns once it listens.
+
+    Args:
+      binary: Path of an executable which takes `--port=<number>`.
+      flags: Its other command line arguments.
+      startup_timeout_s: Seconds until it has to listen.
+      contained: Whether it gets a network of its own, so that this process
+        alone can reach it; else it listens on all interfaces of this host.
+
+    Raises:
+      WorkerError: It ended or did not listen in time, this is not Linux, or it
+        cannot be contained.
+    """
+    if sys.platform != 'linux':
+      raise WorkerError(
+        'a local worker needs Linux: elsewhere nothing ends it when this '
+        f'process is killed (this is {sys.platform})'
+      )
+    self._parent_pid = os.getpid()
+    self._lock = threading.Lock()
+    self._last_log = ''
+    self._started = threading.Event()
+    self._exited = threading.Event()
+    self._process: subprocess.Popen[bytes] | None = None
+    self._start_error: Exception | None = None
+    self._entrance: _worker_entrance.PrivateSocket | _worker_entrance.OpenPort
+    self._entrance = (
+      _worker_entrance.PrivateSocket()
+      if contained
+      else _worker_entrance.OpenPort()
+    )
+    self._command = [binary, *flags]
+    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+    # The signal fires when the *thread* that forked ends, so one thread forks
+    # and stays. A daemon, as the interpreter must not wait for it at its end.
+    self._keeper = threading.Thread(
+      target=self._keep, name='tvdp_tf worker keeper', daemon=True
+    )
+    atexit.register(self.stop)
+    try:
+      self._keeper.start()
+      self._await_listening(startup_timeout_s)
+      self._entrance.hand_over()
+    except BaseException:
+      self.stop()
+      raise
+
+  @property
+  def pid(self) -> int:
+    """The worker's process id."""
+    assert self._process is not None  # Set before the constructor returns.
+    return self._process.pid
+
+  @property
+  def target(self) -> str:
+    """Where gRPC in this process reaches the worker."""
+    return self._entrance.target
+
+  @property
+  def has_exited(self) -> bool:
+    """Whether the worker has ended."""
+    return self._exited.is_set()
+
+  def wait_for_exit(self, timeout_s: float) -> bool:
+    """Waits at most `timeout_s` seconds; returns whether the worker ended."""
+    return self._exited.wait(timeout_s)
+
+  def path_in_worker(self, descriptor: int) -> str:
+    """A path by which the worker can open a file of this process.
+
+    Args:
+      descriptor: Of the file, which a contained worker keeps open to its end.
+
+    Raises:
+      WorkerError: The worker is lost.
+    """
+    try:
+      return self._entrance.path_in_worker(descriptor)
+    except OSError as error:
+      raise self.error('the worker takes no file') from error
+
+  def log_tail(self) -> str:
+    """The last lines that the worker wrote, at most 4000 bytes."""
+    with self._lock:
+      if not self._log.closed:
+        # pread leaves alone the file offset, which the worker shares.
+        start = max(0, os.fstat(self._log.fileno()).st_size - _LOG_TAIL_BYTES)
+        tail = os.pread(self._log.fileno(), _LOG_TAIL_BYTES, start)
+        self._last_log = tail.decode(errors='replace')
+      return self._last_log
+
+  def error(self, what: str) -> WorkerError:
+    """An error that tells what happened, the exit status and the last log."""
+    if self._process is None or self._process.returncode is None:
+      status = ''
+    elif self._process.returncode < 0:
+      number = -self._process.returncode
+      status = f' (killed by signal {number}, {signal.strsignal(number)})'
+    else:
+      status = f' (exit status {self._process.returncode})'
+    log = self.log_tail().rstrip() or '(it wrote nothing)'
+    error = WorkerError(f'{what}{status}: {log.splitlines()[-1]}')
+    error.add_note(f'{" ".join(self._command)}\nits last log lines:\n{log}')
+    return error
+
+  def stop(self) -> None:
+    """Kills the worker and waits for its end; harmless when called again."""
+    if os.getpid() != self._parent_pid:
+      return  # A fork of the parent: the worker is not its to end.
+    atexit.unregister(self.stop)
+    if self._keeper.ident is not None:  # Else the thread could not start.
+      self._started.wait(_KILL_TIMEOUT_S)
+      if self._process is not None and not self._exited.is_set():
+        # It keeps nothing worth an orderly end; SIGKILL cannot be ignored.
+        self._process.kill()
+      self._keeper.join(_KILL_TIMEOUT_S)
+    self._entrance.close()
+    self.log_tail()
+    with self._lock:
+      self._log.close()
+
+  def _keep(self) -> None:
+    """Forks the worker and waits for its end (the keeper thread)."""
+    # A program between fork and exec: a `preexec_fn` could deadlock in a parent
+    # with threads.
+    launcher = [sys.executable, '-I', '-S', worker_launcher.__file__]
+    launcher += [f'--parent_pid={self._parent_pid}', *self._entrance.flags]
+    try:
+      self._process = subprocess.Popen(
+        [*launcher, '--', *self._command],
+        pass_fds=self._entrance.descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=self._log,
+        stderr=self._log,
+        start_new_session=True,
+      )
+      self._started.set()
+      self._process.wait()
+    except Exception as error:  # For the thread that waits for the start.
+      self._start_error = error
+      self._started.set()
+    finally:
+      self._exited.set()
+
+  def _await_listening(self, timeout_s: float) -> None:
+    """Returns when the worker listens.
+
+    Args:
+      timeout_s: Seconds to wait for it.
+
+    Raises:
+      WorkerError: It ended before, or did not listen in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    self._started.wait()
+    if self._start_error is not None:
+      raise self.error('cannot start the worker') from self._start_error
+    assert self._process is not None
+    while not _listens(self.pid, self._entrance.port):
+      if self._exited.wait(_POLL_INTERVAL_S):
+        if self._process.returncode == worker_launcher.CANNOT_CONTAIN:
+          raise WorkerError(
+            'the worker can have no network of its own '
+            f'({self.log_tail().strip()}), and without one it listens on all '
+            'interfaces and runs what it is sent: permit user namespaces, or '
+            'pass contained=False (train.py: --allow_open_port) where only you '
+            'reach this host'
+          )
+        raise self.error('the worker ended before it listened')
+      if time.monotonic() > deadline:
+        raise self.error(f'the worker did not listen within {timeout_s} s')

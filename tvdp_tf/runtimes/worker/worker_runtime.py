@@ -1,0 +1,248 @@
+"""TFF's packaged worker as a runtime that leaves no process behind.
+
+```
+with local_runtime():
+  state = process.initialize()
+```
+
+Against the context that TFF installs by default: no worker survives, however
+the parent ends; a worker that dies raises `WorkerError` where TFF would try
+again for ever; it starts in a tenth of a second, not one or two; and leaving
+the block gives every thread and file descriptor back.
+
+Importing this module replaces TFF's default context by one that refuses to
+run: the first computation outside of a runtime would start a worker that
+nothing ends. See `drop_stock_default_context`.
+
+Security: TFF's worker listens on all network interfaces, without TLS or
+authentication, and executes any TensorFlow graph, which may read and write
+files: whoever reaches the port acts as the user who started it. So the worker
+gets a network of its own (`worker_launcher`), which only this process can
+reach. Where the system does not permit that, as in most containers, nothing is
+started; `contained=False` starts it all the same, on an open port.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import tensorflow_federated as tff
+
+from tvdp_tf import _validate
+from tvdp_tf.runtimes.worker import _worker_client, _worker_process
+
+WorkerError = _worker_process.WorkerError
+
+# gRPC sees a broken connection before the kernel has reported the process.
+_EXIT_GRACE_S = 5.0
+
+
+class _NoRuntimeContext(tff.framework.SyncContext):
+  """Refuses to run anything, in place of a context without protection."""
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    raise RuntimeError(
+      'no TFF runtime: run the computation inside `with local_runtime():` or '
+      'another installed context'
+    )
+
+
+def drop_stock_default_context() -> None:
+  """Replaces the current context if it would start an unprotected worker.
+
+  `import tensorflow_federated` installs such a context: its worker survives a
+  parent that is killed, and even when it never started one it can print an
+  ignored exception at the end of the interpreter. Any other context, such as
+  one to remote workers, is left alone.
+
+  Contexts belong to threads: call this in the thread that first imported
+  `tensorflow_federated`, if that is not the one that imports this module.
+  """
+  context = tff.framework.get_context_stack().current
+  factory = getattr(context, 'executor_factory', None)
+  stack_fn = getattr(factory, '_executor_stack_fn', None)
+  name = getattr(stack_fn, '__qualname__', '')
+  if name.startswith(tff.framework.local_cpp_executor_factory.__name__):
+    tff.framework.set_default_context(_NoRuntimeContext())
+
+
+class LocalContext(tff.framework.SyncContext):
+  """Runs TFF computations on a worker process; made by `local_runtime`.
+
+  Contexts belong to threads. Another thread uses this one after
+  `with tff.framework.get_context_stack().install(context):`; calls of several
+  threads are correct, and take turns.
+  """
+
+  def __init__(
+    self, worker: _worker_process.WorkerProcess, max_message_megabytes: int
+  ):
+    self._worker = worker
+    self._client = _worker_client.WorkerClient(
+      grpc.insecure_channel(
+        worker.target, _worker_client.channel_options(max_message_megabytes)
+      ),
+      self._guard,
+    )
+
+  @property
+  def worker_pid(self) -> int:
+    """The worker's process id."""
+    return self._worker.pid
+
+  def worker_log(self) -> str:
+    """The end of what the worker wrote, such as the output of `tf.print`."""
+    return self._worker.log_tail()
+
+  def path_in_worker(self, descriptor: int) -> str:
+    """A path by which the worker can open a file that this process has open.
+
+    A worker in a network of its own has, without root, a user namespace of its
+    own too, from which it may not look into this process's `/proc`.
+
+    Args:
+      descriptor: Of the file. The worker's hold on it ends with the worker.
+
+    Raises:
+      WorkerError: The worker was lost.
+    """
+    return self._worker.path_in_worker(descriptor)
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    """Runs a computation on the worker; TFF calls this.
+
+    Args:
+      comp: The computation.
+      arg: Its argument, or `None`.
+
+    Returns:
+      Its result.
+
+    Raises:
+      WorkerError: The worker was lost, or the runtime is closed.
+    """
+    try:
+      return self._client.invoke(comp, arg)
+    except _worker_client.ClientClosedError as error:
+      raise WorkerError(f'the local runtime {error}') from error
+
+  def close(self) -> None:
+    """Ends the worker, and with it any call that still runs."""
+    # First the worker: a call that waits for it shall see that it has ended.
+    self._worker.stop()
+    self._client.close()
+
+  @contextlib.contextmanager
+  def _guard(self) -> Iterator[None]:
+    """Raises `WorkerError` if the worker is lost: it does not come back."""
+    if self._worker.has_exited:
+      raise self._worker.error('the worker is gone')
+    try:
+      yield
+    except grpc.RpcError as error:
+      code = error.code() if isinstance(error, grpc.Call) else None
+      if code is grpc.StatusCode.UNAVAILABLE:
+        self._worker.wait_for_exit(_EXIT_GRACE_S)
+      if self._worker.has_exited:
+        raise self._worker.error('the worker died in a call') from error
+      if isinstance(error, tff.framework.RetryableError):
+        raise WorkerError(f'the worker refused a call: {error}') from error
+      raise
+
+
+class _LocalRuntime(contextlib.AbstractContextManager[LocalContext]):
+  """Starts a worker and its context at the entry, ends both at the exit.
+
+  A class, because a generator that is never left is finalized when the
+  interpreter has already taken its modules apart.
+  """
+
+  def __init__(
+    self,
+    start_worker: Callable[[], _worker_process.WorkerProcess],
+    max_message_megabytes: int,
+  ):
+    self._start_worker = start_worker
+    self._max_message_megabytes = max_message_megabytes
+    self._exit_stack = contextlib.ExitStack()
+
+  def __enter__(self) -> LocalContext:
+    with contextlib.ExitStack() as stack:
+      worker = self._start_worker()
+      stack.callback(worker.stop)
+      context = LocalContext(worker, self._max_message_megabytes)
+      stack.callback(context.close)
+      stack.enter_context(tff.framework.get_context_stack().install(context))
+      self._exit_stack = stack.pop_all()
+    return context
+
+  def __exit__(self, *error: object) -> None:
+    self._exit_stack.close()
+
+
+def local_runtime(
+  *,
+  max_concurrent_computation_calls: int | None = None,
+  startup_timeout_s: float = 60.0,
+  max_message_megabytes: int = _worker_client.MAX_MESSAGE_MEGABYTES,
+  worker_binary: str | os.PathLike[str] | None = None,
+  contained: bool = True,
+) -> contextlib.AbstractContextManager[LocalContext]:
+  """Runs TFF computations of this thread on a worker process of this host.
+
+  The worker inherits the environment (`TF_CPP_MIN_LOG_LEVEL`, for one) and has
+  neither CUDA nor XLA. Enter and leave the block in one thread.
+
+  Args:
+    max_concurrent_computation_calls: How many clients the worker computes at
+      the same time, against running out of memory; `None` for no limit.
+    startup_timeout_s: Seconds within which the worker has to listen.
+    max_message_megabytes: Longest argument, computation or result, in 10^6
+      bytes, from 1 to 2000.
+    worker_binary: Path of another build of TFF's worker; `None` for the one in
+      the `tensorflow_federated` package.
+    contained: Whether the worker has a network of its own. If not, it listens
+      on all interfaces, and whoever reaches this host acts as this user: see
+      the module's note on security.
+
+  Returns:
+    A context manager. Its block starts the worker and has the installed
+    `LocalContext` as its target; the end of the block ends the worker.
+
+  Raises:
+    ValueError: An argument is out of range.
+    WorkerError: (At the entry) the worker did not start, cannot be contained,
+      or this is not Linux.
+      (In the block) the worker died: computations raise within seconds of its
+      death, and it is not restarted, so leave the block and enter another.
+  """
+  calls = -1  # The worker's word for no limit.
+  if max_concurrent_computation_calls is not None:
+    calls = _validate.integer(
+      'max_concurrent_computation_calls', max_concurrent_computation_calls
+    )
+  megabytes = _validate.integer(
+    'max_message_megabytes',
+    max_message_megabytes,
+    maximum=_worker_client.MAX_MESSAGE_MEGABYTES,
+  )
+  if worker_binary is None:
+    worker_binary = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
+  start_worker = functools.partial(
+    _worker_process.WorkerProcess,
+    os.fspath(worker_binary),
+    [
+      f'--max_concurrent_computation_calls={calls}',
+      f'--grpc_max_message_length_megabytes={megabytes}',
+    ],
+    _validate.positive('startup_timeout_s', startup_timeout_s),
+    contained,
+  )
+  return _LocalRuntime(start_worker, megabytes)
+
+
+drop_stock_default_context()

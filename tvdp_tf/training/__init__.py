@@ -1,0 +1,1 @@
+"""A training run: settings in, a folder of results out."""

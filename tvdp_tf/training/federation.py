@@ -1,0 +1,169 @@
+"""From settings to the parts of a run: users with data, and their mechanism."""
+
+import dataclasses
+import functools
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvdp_tf.learning import datasets, models, participation, partitions
+from tvdp_tf.training import settings as settings_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Federation:
+  """Users, their examples, and who takes part when.
+
+  Attributes:
+    dataset: The data set; its test part is public.
+    spec: The model.
+    examples: For each user, the indices of its training examples; of a `range`
+      they are a view, not a copy.
+    participation: The rule that draws the cohorts.
+    public_seed: Seed of the initial weights and, but for `poisson`, of the
+      cohorts. None of these is secret; the noise is never drawn from it unless
+      the run is seeded.
+    partition_seed: Seed of the split, as public; None if there was no split.
+  """
+
+  dataset: datasets.Dataset
+  spec: models.ModelSpec
+  examples: Sequence[np.ndarray | range]
+  participation: participation.Participation
+  public_seed: int
+  partition_seed: int | None = None
+  _user_data: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
+
+  @property
+  def examples_per_user(self) -> np.ndarray:
+    """|D_k| for each user, int64 [users]."""
+    return np.array([len(part) for part in self.examples])
+
+  @property
+  def input_shape(self) -> tuple[int, ...]:
+    """Shape of one example."""
+    return self.dataset.train_features.shape[1:]
+
+  def user_data(self, user: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features [n, ...] and labels [n] of a user."""
+    if user not in self._user_data:
+      part: np.ndarray | slice | range = self.examples[user]
+      if isinstance(part, range):
+        part = slice(part.start, part.stop)
+      arrays = (
+        self.dataset.train_features[part],
+        self.dataset.train_labels[part],
+      )
+      for array in arrays:
+        # The compiled runtime keeps what cannot change on its device.
+        array.flags.writeable = False
+      self._user_data[user] = arrays
+    return self._user_data[user]
+
+  @functools.cached_property
+  def num_parameters(self) -> int:
+    """How many weights the model has."""
+    return int(self.initial_model().count_params())
+
+  def initial_model(self):
+    """The Keras model that training starts from."""
+    return self.spec.build(
+      self.input_shape, self.dataset.num_classes, self.public_seed % 2**31
+    )
+
+
+def _parts(
+  settings: settings_lib.TrainingSettings, labels: np.ndarray, seed: int
+) -> list[np.ndarray]:
+  """Deals out examples with these labels."""
+  if settings.split == 'iid':
+    return partitions.iid(len(labels), settings.users, seed)
+  return partitions.dirichlet(
+    labels, settings.users, settings.dirichlet_concentration, seed
+  )
+
+
+def data_on_record(
+  settings: settings_lib.TrainingSettings,
+  partition_seed: int,
+  public_sizes: Sequence[int] = (),
+) -> str:
+  """Whose data a user's number stands for, in words that a ledger may tell.
+
+  Two runs with the same words and the same `partition_seed` have dealt out the
+  same data alike: besides the settings, the words hold a digest of how made-up
+  examples are dealt out, which another version of this code or of NumPy may do
+  otherwise. Nothing in them is computed from the data, but for the sizes.
+
+  Args:
+    settings: The run's settings.
+    partition_seed: Seed of the split.
+    public_sizes: How much each user has, where that is public.
+  """
+  made_up = np.arange(max(1000, settings.users)) % 10
+  digest = hashlib.sha256(repr(list(public_sizes)).encode())
+  for part in _parts(settings, made_up, partition_seed):
+    digest.update(part.astype('<i8').tobytes() + b';')
+  split = settings.split
+  if split != 'iid':
+    split += f' {settings.dirichlet_concentration!r}'
+  return (
+    f'{settings.dataset}, {settings.users} users, {split}, dealt out as '
+    f'{digest.hexdigest()[:16]}'
+  )
+
+
+def assemble(
+  settings: settings_lib.TrainingSettings,
+  public_seed: int | None = None,
+  test_part: str = 'all',
+  partition_seed: int | None = None,
+) -> Federation:
+  """Loads the data and deals it out.
+
+  Args:
+    settings: The run's settings.
+    public_seed: That of an earlier run, to get its very federation again.
+    test_part: As of `datasets.with_test_part`.
+    partition_seed: Seed of the split, to deal out the data as in another run;
+      by default `public_seed`.
+
+  Returns:
+    The federation.
+
+  Raises:
+    ValueError: If a setting does not fit the data set.
+    DatasetUnavailableError: If the data set cannot be loaded.
+  """
+  spec = models.find(settings.model)
+  dataset = datasets.with_test_part(
+    datasets.load(settings.dataset, settings.data_dir), test_part
+  )
+  if settings.seed is not None:
+    public_seed = settings.seed
+  elif public_seed is None:
+    public_seed = secrets.randbits(63)
+  if partition_seed is None:
+    partition_seed = public_seed
+  parts = _parts(settings, dataset.train_labels, partition_seed)
+  dataset, examples = datasets.dealt(dataset, parts)
+  cohort_seed = public_seed
+  if settings.participation == 'poisson' and settings.seed is None:
+    # Amplification rests on it being a secret: it is written nowhere.
+    cohort_seed = secrets.randbits(63)
+  federation = Federation(
+    dataset=dataset,
+    spec=spec,
+    examples=examples,
+    participation=participation.PARTICIPATIONS[settings.participation](
+      settings.users, settings.users_per_round, cohort_seed
+    ),
+    public_seed=public_seed,
+    partition_seed=partition_seed,
+  )
+  _ = federation.num_parameters  # A model that does not fit is an error now.
+  return federation

@@ -1,0 +1,200 @@
+"""The metrics of a run: a row a round, on the disk, in TensorBoard, in the log.
+
+A row says nothing that is not released or public anyway, for any mechanism:
+
+  noise_stddev       of the schedule
+  test_loss, test_accuracy   of the released model, on public data
+  delivered_epsilon  from the ledger's numbers: the worst client, server's view
+  remaining_budget   the target minus that: negative where a mechanism that
+                     does not enforce its target has overspent
+  signal_to_noise    of the released models before and after the round
+  participants       of the cohort: who was asked to upload
+  dropped            of the cohort: who had no budget left, or whose upload
+                     could not be used after its noise
+  rounds             planned when the round began
+  seconds            of the round, without its evaluation
+
+There is no share of clipped gradients and no norm of a client's update: these
+are computed from the data before any noise, and no guarantee covers them. For
+the same reason `paper`, which promises nothing, shows no more than the others:
+what is seen in its metrics should not change when a mechanism is exchanged for
+a sound one. `dropped` is left out where users are protected: there the noise
+comes after the sum, and whether an upload can be used is the user's secret.
+With Poisson participation the size of a cohort is a secret too, and
+`participants` is left out as well; without noise, `signal_to_noise` and
+`remaining_budget`, which would have no meaning.
+"""
+
+import collections
+import csv
+import io
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+from absl import logging
+
+from tvdp_tf import mechanisms
+from tvdp_tf.output import disk_errors
+from tvdp_tf.training import run_folder
+
+Row = collections.OrderedDict[str, Any]
+# What the evaluation adds to a row.
+LOSS = 'test_loss'
+ACCURACY = 'test_accuracy'
+_KEY = run_folder.METRICS_COLUMNS[0]
+
+
+def signal_to_noise(
+  before: Sequence[Any], after: Sequence[Any], mean_noise_stddev: float
+) -> float:
+  """How far a round moved the model beyond what its noise did.
+
+  The mean update u = after - before, as released, is the clients' mean update
+  plus noise with the expected square norm d s^2. So ||u||^2 - d s^2 estimates
+  the square of the norm of the former without bias, and the ratio is
+
+    sqrt(max(0, ||u||^2 - d s^2)) / (sqrt(d) s).
+
+  It is computed from two released models and public numbers alone, and so it
+  reveals nothing beyond them (post-processing).
+
+  Args:
+    before: The model before the round, arrays of d parameters in all.
+    after: The model after it.
+    mean_noise_stddev: s, standard deviation of the noise in each parameter of
+      the mean, > 0.
+
+  Returns:
+    The ratio; 0 where the noise hides the update.
+  """
+  updates = [
+    np.asarray(new, np.float64) - np.asarray(old, np.float64)
+    for old, new in zip(before, after, strict=True)
+  ]
+  dimension = sum(update.size for update in updates)
+  square = sum(float(np.sum(update * update)) for update in updates)
+  ratio = square / dimension / mean_noise_stddev / mean_noise_stddev
+  return math.sqrt(max(0.0, ratio - 1))
+
+
+def row(
+  plan: mechanisms.Mechanism,
+  releases: mechanisms.Round,
+  dropped: int,
+  before: Sequence[Any],
+  after: Sequence[Any],
+) -> Row:
+  """The row of a round that has been run, but not evaluated.
+
+  Args:
+    plan: The run's plan, the round in its history.
+    releases: The round.
+    dropped: How many clients of its cohort were left out.
+    before: The model before the round.
+    after: The model after it.
+
+  Returns:
+    The row; its loss and accuracy are NaN. `seconds` and `rounds` are up to
+    the caller.
+  """
+  delivered = plan.worst_epsilon()
+  values = collections.OrderedDict(
+    noise_stddev=releases.noise_stddev,
+    test_loss=math.nan,
+    test_accuracy=math.nan,
+    delivered_epsilon=delivered,
+  )
+  if plan.header.sampling == 'none':
+    values['participants'] = len(releases.clients)
+    if plan.header.unit != 'user':
+      values['dropped'] = dropped
+  if mean_noise_stddev := plan.mean_noise_stddev(releases):
+    values['signal_to_noise'] = signal_to_noise(
+      before, after, mean_noise_stddev
+    )
+    values['remaining_budget'] = plan.settings.epsilon - delivered
+  return values
+
+
+def columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+  """The rows by column, for a checkpoint."""
+  names = rows[0] if rows else ()
+  return {name: np.array([one[name] for one in rows]) for name in names}
+
+
+def rows(by_column: Mapping[str, np.ndarray], count: int) -> list[Row]:
+  """The rows of `columns`, maybe from a damaged file.
+
+  Raises:
+    ValueError: If they are not `count` rows of numbers.
+  """
+  missing = {*run_folder.METRICS_COLUMNS[1:]} - by_column.keys()
+  if missing or any(
+    column.shape != (count,) or column.dtype.kind not in 'if'
+    for column in by_column.values()
+  ):
+    raise ValueError(f'it must hold the metrics of {count} rounds')
+  names = sorted(by_column)
+  return [
+    collections.OrderedDict(zip(names, values, strict=True))
+    for values in zip(*(by_column[n].tolist() for n in names), strict=True)
+  ]
+
+
+class Releaser:
+  """Releases the rows of one run, in order."""
+
+  def __init__(self, output_dir: pathlib.Path, released: Sequence[Row]):
+    """Starts with the rows of the rounds before, whatever the file holds.
+
+    Args:
+      output_dir: The run's folder.
+      released: The rows of rounds 1, 2, ...
+
+    Raises:
+      NotWrittenError: If a file cannot be written.
+    """
+    path = output_dir / run_folder.METRICS
+    with disk_errors.one_line(path):
+      run_folder.write_text(path, _csv(released))
+      csv_manager = tff.program.CSVFileReleaseManager(
+        path,
+        # Each release rewrites the file and renames it: never half a line.
+        save_mode=tff.program.CSVSaveMode.WRITE,
+        key_fieldname=_KEY,
+      )
+    tensorboard = output_dir / run_folder.TENSORBOARD
+    with disk_errors.one_line(tensorboard):
+      tensorboard_manager = tff.program.TensorBoardReleaseManager(
+        str(tensorboard)
+      )
+    self._managers = [(path, csv_manager), (tensorboard, tensorboard_manager)]
+
+  async def release(self, round_number: int, values: Row) -> None:
+    """Releases a row.
+
+    Raises:
+      NotWrittenError: If a file cannot be written.
+    """
+    for path, manager in self._managers:
+      with disk_errors.one_line(path):
+        await manager.release(values, round_number)
+    text = ' '.join(f'{name}={value:.6g}' for name, value in values.items())
+    logging.info('round=%d %s', round_number, text)
+
+
+def _csv(released: Sequence[Row]) -> str:
+  """The text that TFF's manager would have written."""
+  others = (
+    released[0].keys() - {*run_folder.METRICS_COLUMNS} if released else ()
+  )
+  text = io.StringIO()
+  writer = csv.DictWriter(text, [*run_folder.METRICS_COLUMNS, *sorted(others)])
+  writer.writeheader()
+  for round_number, values in enumerate(released, start=1):
+    writer.writerow({_KEY: round_number, **values})
+  return text.getvalue()

@@ -1,0 +1,200 @@
+"""Puts the releases of a round on record before they happen.
+
+After an interruption the ledger knows more than the last checkpoint: rounds
+that were recorded, and so may have been released, but whose state was lost.
+With a seed such a round is repeated bit for bit, which the ledger recognises
+and charges once. Without one its releases are gone for good, they count, and
+the repeated round counts besides.
+"""
+
+import hashlib
+import math
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tvdp_tf import mechanisms
+from tvdp_tf.learning import noise
+from tvdp_tf.privacy import ledger as ledger_lib
+from tvdp_tf.training import rounds as rounds_lib
+
+
+class Recorded(NamedTuple):
+  """A round that may be run.
+
+  Attributes:
+    releases: The round, on record.
+    noise_keys: Of each client.
+    dropped: How many clients of the cohort have no budget left for it.
+  """
+
+  releases: mechanisms.Round
+  noise_keys: dict[int, np.ndarray]
+  dropped: int
+
+
+class Recorder:
+  """Records the rounds of one run in its ledger.
+
+  Attributes:
+    unrepeated: Rounds of the ledger that a resumed run with a seed has still to
+      repeat. They are not in the plan's history, but they happened.
+  """
+
+  def __init__(
+    self,
+    rounds: rounds_lib.Rounds,
+    ledger: ledger_lib.PrivacyLedger,
+    settings_digest: bytes,
+  ):
+    self._rounds = rounds
+    self._plan = rounds.plan
+    self._seed = rounds.plan.settings.seed
+    self._ledger = ledger
+    self._settings_digest = settings_digest
+    self.unrepeated: list[mechanisms.Round] = []
+
+  def replay(self, releases: int) -> int:
+    """Takes what the ledger holds into the plan's history.
+
+    Args:
+      releases: How many of its charged records a checkpoint had in the history.
+
+    Returns:
+      How many rounds were released in vain, and will be released again.
+
+    Raises:
+      LedgerError: If the ledger holds fewer.
+    """
+    charged = [self._plan.recorded(record) for record in self._ledger.charged]
+    if releases > len(charged):
+      raise ledger_lib.LedgerError(
+        f'the ledger holds {len(charged)} rounds of releases, but a checkpoint '
+        f'counts {releases}: it was put back to an earlier state'
+      )
+    for past in charged[:releases]:
+      self._plan.take(past)
+    lost = charged[releases:]
+    if self._seed is not None:
+      self.unrepeated = lost
+      return 0
+    for past in lost:
+      self._plan.take(past)
+    return len(lost)
+
+  def record(self, state: Any, round_number: int) -> Recorded:
+    """Draws a round's cohort, and records the releases of those who can.
+
+    Args:
+      state: The learning process's state before the round.
+      round_number: The round.
+
+    Returns:
+      What to run.
+
+    Raises:
+      BudgetSpentError: If nobody's budget covers the round.
+      LedgerError: If the ledger cannot be written.
+    """
+    drawn = self._rounds.releases(
+      state, round_number, self._rounds.cohort(round_number)
+    )
+    keys = self._rounds.noise_keys(drawn)
+    model_digest = _digest(state)
+
+    def identity(key: bytes) -> str:
+      return ledger_lib.release_id(key, model_digest, self._settings_digest)
+
+    shared = identity(self._shared_noise_key(round_number))
+    identities = {
+      client: shared
+      if self._plan.shares_noise
+      else identity(keys[client].tobytes())
+      for client in drawn.clients.tolist()
+    }
+    # Runs that share the ledger must not spend what this one finds left.
+    with self._ledger.locked():
+      left = self._affordable(drawn, identities)
+      releases = drawn
+      if len(left) < len(drawn.clients):
+        releases = self._rounds.releases(
+          state, round_number, np.array(left, np.int64)
+        )
+      try:
+        self._ledger.record(
+          self._number_on_record(round_number, shared),
+          release_ids=[shared]
+          if self._plan.shares_noise
+          else [identities[client] for client in left],
+          **self._plan.entry(releases),
+        )
+      except ledger_lib.BudgetExceededError as error:
+        raise self._budget_spent(round_number) from error
+    self.unrepeated = [
+      past for past in self.unrepeated if past.number > round_number
+    ]
+    return Recorded(
+      releases,
+      {client: keys[client] for client in left},
+      len(drawn.clients) - len(left),
+    )
+
+  def _affordable(
+    self, drawn: mechanisms.Round, identities: dict[int, str]
+  ) -> list[int]:
+    """Those of a cohort whose budget covers the round, or has covered it."""
+    clients = drawn.clients.tolist()
+    header = self._ledger.header
+    if not header.enforced or header.sampling != 'none':
+      return clients
+    left = []
+    for client, multiplier in zip(
+      clients, drawn.noise_multipliers.tolist(), strict=True
+    ):
+      # A repeat is free, for those who took part then.
+      earlier = self._ledger.first_use(identities[client])
+      if earlier is not None:
+        fits = client in earlier.clients
+      else:
+        fits = math.isfinite(multiplier) and self._ledger.affordable(
+          client, **self._plan.amounts(multiplier)
+        )
+      if fits:
+        left.append(client)
+    if not left:
+      raise self._budget_spent(drawn.number)
+    return left
+
+  def _budget_spent(self, round_number: int) -> mechanisms.BudgetSpentError:
+    return mechanisms.BudgetSpentError(
+      f'no client of round {round_number} has budget left for it: the run '
+      f'stops after {round_number - 1} rounds'
+    )
+
+  def _number_on_record(self, round_number: int, shared: str) -> int:
+    """The round's number in the ledger.
+
+    Secret draws are independent only from number to number: a round that is
+    drawn again gets a number of its own.
+    """
+    repeats = self._ledger.first_use(shared) is not None
+    if self._ledger.header.sampling == 'none' or repeats:
+      return round_number
+    while self._ledger.attempts(round_number):
+      round_number += 1
+    return round_number
+
+  def _shared_noise_key(self, round_number: int) -> bytes:
+    if self._seed is None:
+      return secrets.token_bytes(16)  # Drawn where nobody sees it.
+    key = noise.seeded_noise_key(self._seed, round_number, noise.SERVER)
+    return key.tobytes()
+
+
+def _digest(state: Any) -> bytes:
+  """Of the model that the round starts from."""
+  digest = hashlib.sha256()
+  for weight in state.global_model_weights.trainable:
+    digest.update(np.ascontiguousarray(weight).tobytes())
+  return digest.digest()

@@ -1,0 +1,215 @@
+"""Rounds of a plan on a learning process: who, with which noise, how many."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tvdp_tf import federated, mechanisms, privacy
+from tvdp_tf.federated import client_data, schedule_state
+from tvdp_tf.learning import noise
+from tvdp_tf.runtimes.worker import client_blocks, client_files
+from tvdp_tf.training import federation, plateau
+
+# Cohorts that are drawn at a time: among the rounds, whose data empty the
+# caches, one draw takes as long as ten in a row.
+_COHORTS_AHEAD = 16
+
+# A tff.learning.templates.LearningAlgorithmState, which has no static type.
+State = Any
+
+
+def build_process(
+  plan: mechanisms.Mechanism, fed: federation.Federation
+) -> tff.learning.templates.LearningProcess:
+  """The learning process of a mechanism, from the federation's initial model.
+
+  Raises:
+    ValueError: If the mechanism cannot hide what the model does
+      (`example_independence`).
+  """
+  settings = plan.settings
+  return federated.build_learning_process(
+    federated.functional_model(fed.spec, fed.initial_model()),
+    plan.mechanism,
+    local_steps=settings.local_steps,
+    learning_rate=settings.learning_rate,
+    l2_regularization=fed.spec.l2_regularization,
+  )
+
+
+class Rounds:
+  """The rounds of one run; `close` frees the files, if there are any.
+
+  Attributes:
+    plan: How the run is to be private.
+    fed: The users and their data.
+    process: What runs a round.
+    completed: The number of rounds that were begun.
+    total: The number of rounds planned now; a refinement changes it.
+    excluded: How many uploads of the last round could not be used.
+    plateau: What starts a refinement.
+  """
+
+  def __init__(
+    self,
+    plan: mechanisms.Mechanism,
+    fed: federation.Federation,
+    process: tff.learning.templates.LearningProcess,
+    files: client_files.ClientFiles | None = None,
+  ):
+    """Starts before round 1.
+
+    Args:
+      plan: How the run is to be private.
+      fed: The users and their data.
+      process: What runs a round.
+      files: The users' data, if the process reads them by itself; None if they
+        are its argument, as the compiled runtime would have them: it keeps
+        them on its device.
+    """
+    self.plan = plan
+    self.fed = fed
+    self.process = process
+    self._files = files
+    self.completed = 0
+    self.excluded = 0
+    self.total = plan.settings.rounds
+    self._cohorts: dict[int, np.ndarray] = {}
+    self.plateau = plateau.PlateauDetector()
+
+  @property
+  def history(self) -> list[mechanisms.Round]:
+    """The releases of the rounds that were begun."""
+    return self.plan.history
+
+  def cohort(self, round_number: int) -> np.ndarray:
+    """Who is drawn for a round."""
+    if round_number not in self._cohorts:
+      draw = self.fed.participation.cohort
+      ahead = range(round_number, round_number + _COHORTS_AHEAD)
+      self._cohorts = {number: draw(number) for number in ahead}
+    return self._cohorts[round_number]
+
+  def releases(
+    self, state: State, round_number: int, clients: np.ndarray
+  ) -> mechanisms.Round:
+    """The releases of a round by these clients, with the state's noise."""
+    schedule = schedule_state.of(state)
+    stddev = 0.0 if schedule is None else float(schedule['variance']) ** 0.5
+    return self.plan.round(round_number, clients, stddev)
+
+  def noise_keys(self, releases: mechanisms.Round) -> dict[int, np.ndarray]:
+    """A key for each client: fresh, or of the run's seed."""
+    seed = self.plan.settings.seed
+    return {
+      client: (
+        noise.fresh_noise_key()
+        if seed is None
+        else noise.seeded_noise_key(seed, releases.number, client)
+      )
+      for client in releases.clients.tolist()
+    }
+
+  def run(
+    self,
+    state: State,
+    releases: mechanisms.Round,
+    noise_keys: dict[int, np.ndarray],
+  ) -> State:
+    """Runs a round; the releases are in the history before they happen."""
+    self.plan.take(releases)
+    self.completed = releases.number
+    data = self._client_data(releases, noise_keys)
+    output = self.process.next(state, data)
+    self.excluded = federated.excluded_clients(output.metrics) or 0
+    self.plan.observe(output.state)
+    return output.state
+
+  def _client_data(
+    self, releases: mechanisms.Round, noise_keys: dict[int, np.ndarray]
+  ) -> list[Any]:
+    clients = releases.clients.tolist()
+    keys = [noise_keys[client] for client in clients]
+    scales = releases.noise_scales.tolist()
+    if self._files is not None:
+      return client_data.client_block(clients, keys, scales)
+    return [
+      client_data.client_sequence(*self.fed.user_data(client), key, scale)
+      for client, key, scale in zip(clients, keys, scales, strict=True)
+    ]
+
+  def close(self) -> None:
+    """Frees the files, if there are any; harmless when called again."""
+    if self._files is not None:
+      self._files.close()
+
+  def refined(self, state: State, loss: float) -> State:
+    """The state with another schedule, if the loss calls for one.
+
+    Args:
+      state: After a round.
+      loss: Its test loss.
+
+    Returns:
+      The state for the next round, if `total` leaves one.
+    """
+    settings, completed = self.plan.settings, self.completed
+    if settings.refinement == 'none' or not self.plateau.update(loss):
+      return state
+    new_rounds = privacy.new_maximum_rounds(settings.alpha_d, self.total)
+    self.total = max(new_rounds, completed)
+    if self.total == completed:
+      return state
+    return self.replanned(state)
+
+  def replanned(self, state: State) -> State:
+    """The state whose rounds to come spend what is left of the budget.
+
+    Args:
+      state: After the rounds completed, of `total`.
+
+    Returns:
+      The state for the next round; without any budget left, `total` is the
+      number of rounds completed.
+    """
+    current = schedule_state.of(state)
+    assert current is not None  # Only noise is refined.
+    try:
+      schedule = self.plan.refine(self.completed, self.total)
+    except mechanisms.BudgetSpentError:
+      self.total = self.completed
+      return state
+    return schedule_state.put(state, schedule_state.refined(current, schedule))
+
+
+def on_runtime(
+  plan: mechanisms.Mechanism,
+  fed: federation.Federation,
+  process: tff.learning.templates.LearningProcess | None = None,
+) -> Rounds:
+  """The rounds of a plan, as suits the runtime of its settings.
+
+  TFF's worker reads the users' data from files, which `Rounds.close` frees; the
+  compiled runtime takes them as an argument and keeps them on its device.
+
+  Args:
+    plan: How the run is to be private.
+    fed: The users and their data.
+    process: Of `build_process`, if it was built before.
+
+  Raises:
+    ClientFilesError: If the files cannot be written.
+  """
+  process = process or build_process(plan, fed)
+  if plan.settings.runtime != 'tff':
+    return Rounds(plan, fed, process)
+  files = client_files.ClientFiles(
+    map(fed.user_data, range(plan.settings.users))
+  )
+  try:
+    process = client_blocks.read_in_worker(process, files)
+    return Rounds(plan, fed, process, files)
+  except BaseException:
+    files.close()
+    raise

@@ -1,0 +1,318 @@
+"""The folder of a run: what is written, where, and never half.
+
+Text files appear whole or not at all: they are written beside their place,
+flushed to the disk and renamed. So does the folder itself: where it exists, it
+holds the configuration and a ledger.
+
+A folder may come from someone else. What is read in it is JSON and CSV, never
+code, and a link in it is refused: what it holds is in it.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tvdp_tf import _validate, errors
+from tvdp_tf.output import folder as output_folder
+from tvdp_tf.privacy import ledger
+
+CONFIG = 'config.json'
+PRIVACY = 'privacy.json'
+METRICS = 'metrics.csv'
+CURVES = 'curves.png'
+CHECKPOINTS = 'checkpoints'
+MODEL = 'model'
+LEDGER = 'ledger.jsonl'
+TENSORBOARD = 'tensorboard'
+# The first columns, in this order; further ones follow.
+METRICS_COLUMNS = (
+  'round',
+  'noise_stddev',
+  'test_loss',
+  'test_accuracy',
+  'delivered_epsilon',
+  'seconds',
+)
+_FINISHED = 'finished'
+_PARTS = ('settings', 'versions', 'resolved')
+_DIGEST = 'sha256'
+_RUN_ID = re.compile('[0-9a-f]{32}')
+# What may lead out of the folder, were it a link.
+_OWN = re.compile(
+  r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
+  r'|checkpoints|model|tensorboard)'
+)
+# What a write that was killed leaves: ours, then those of TFF's managers.
+_LEFTOVER = re.compile(
+  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|model)\.[0-9]+'
+  r'|metrics\.csv_temp[0-9]+'
+)
+_LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a text file atomically."""
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+  try:
+    with open(temporary, 'w', encoding='utf-8', newline='') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file atomically; a NaN or an infinity is an error."""
+  write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
+
+
+def check_absent(path: pathlib.Path) -> None:
+  """Raises `UsageError` if the folder exists or could not be created."""
+  try:
+    output_folder.check(path)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+
+
+def digest(config: Mapping[str, Any]) -> bytes:
+  """SHA-256 of a configuration, 32 bytes; of a run, it never changes."""
+  parts = {name: config[name] for name in _PARTS}
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+
+
+def create(
+  path: pathlib.Path,
+  config: Mapping[str, Any],
+  header: ledger.LedgerHeader,
+  run: ledger.LedgerRun,
+  join: pathlib.Path | None = None,
+) -> None:
+  """Creates the folder, and begins the run in its ledger.
+
+  In it are `config.json`, `metrics.csv`, empty, and unless the run joins
+  another, a ledger.
+
+  Args:
+    path: The folder.
+    config: What `config.json` shall hold.
+    header: The ledger's.
+    run: What the ledger is told of the run.
+    join: The ledger that the run shares with others. It must be there, or else
+      is created.
+
+  Raises:
+    UsageError: If the folder exists or cannot be written.
+    LedgerError: If the ledger cannot be written, or is not of that header.
+  """
+  try:
+    with output_folder.create(path) as folder:
+      write_json(folder / CONFIG, {**config, _DIGEST: digest(config).hex()})
+      write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
+      # Last: an interrupt before leaves nothing in a shared ledger.
+      if join is None:
+        ledger.PrivacyLedger.create(folder / LEDGER, header, run).close()
+      elif not join.exists():
+        ledger.PrivacyLedger.create(join, header, run, shared=True).close()
+      else:
+        with ledger.PrivacyLedger.open(join, header, shared=True) as shared:
+          shared.join(run)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+  """Within it no other process goes on with the run in the folder.
+
+  Raises:
+    UsageError: If another does.
+  """
+  descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise errors.UsageError(
+        'output_dir must be the folder of a run that no other process goes on '
+        f'with, got {str(path)!r}'
+      ) from None
+    yield
+  finally:
+    os.close(descriptor)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object; empty if there is none that can be read."""
+  try:
+    value = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError, RecursionError):
+    return {}
+  return value if isinstance(value, dict) else {}
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+  """Reads `config.json` of an existing run.
+
+  Returns:
+    Its entries 'settings', 'versions' and 'resolved' are objects, and in the
+    last `public_seed`, `partition_seed`, `run_id` and `shared_ledger` are in
+    their ranges.
+
+  Raises:
+    UsageError: If the folder is not that of a run, or has links or pipes
+      in it.
+  """
+  try:
+    _refuse_what_misleads(path)
+    config = read_json(path / CONFIG)
+    if not all(isinstance(config.get(name), dict) for name in _PARTS):
+      raise ValueError(f'no {CONFIG} of a run in it')
+    resolved = config['resolved']
+    for name in ('public_seed', 'partition_seed'):
+      _validate.integer(name, resolved.get(name), 0, 2**63 - 1)
+    run_id = resolved.get('run_id')
+    if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
+      raise ValueError(
+        f'run_id must match {_RUN_ID.pattern}, got {_validate.quoted(run_id)}'
+      )
+    if not isinstance(resolved.get('shared_ledger'), bool):
+      raise ValueError('shared_ledger must be true or false')
+  except ValueError as error:
+    raise errors.UsageError(
+      f'output_dir must be the folder of a run to resume, got {str(path)!r}: '
+      f'{str(error)[:200]}'
+    ) from error
+  return config
+
+
+def _refuse_what_misleads(path: pathlib.Path) -> None:
+  """Refuses links and pipes among the run's files.
+
+  TensorFlow empties folders that links in an old checkpoint lead to, and who
+  reads from a pipe waits for a writer.
+  """
+  try:
+    own = [entry for entry in path.iterdir() if _OWN.fullmatch(entry.name)]
+  except OSError:  # There is no such folder: it has no configuration.
+    return
+  for entry in sorted([*own, *(path / CHECKPOINTS).rglob('*')]):
+    name = repr(str(entry.relative_to(path)))
+    if entry.is_symlink():
+      raise ValueError(f'{name} in it is a link')
+    if not (entry.is_file() or entry.is_dir()):
+      raise ValueError(f'{name} in it is neither a file nor a folder')
+
+
+def _entry(part: Mapping[str, Any], name: str) -> str:
+  """As text: in JSON 1 is not 1.0, nor true."""
+  return repr(part[name]) if name in part else 'absent'
+
+
+def check_unchanged(
+  path: pathlib.Path, config: Mapping[str, Any], part: str, now: Any
+) -> None:
+  """Checks a part of the configuration against that of a run to resume.
+
+  Args:
+    path: The run's folder.
+    config: Its `read_config`.
+    part: 'settings', 'versions' or 'resolved'.
+    now: The same part, as it is now.
+
+  Raises:
+    UsageError: If they differ, with the first difference: what, then and now.
+  """
+  then = config[part]
+  now = json.loads(json.dumps(now))
+  began = f'as when the run in {str(path)!r} began'
+  # In their own order: what others follow from comes first.
+  for name in [*now, *sorted(then.keys() - now.keys())]:
+    old, new = _entry(then, name), _entry(now, name)
+    if old == new:
+      continue
+    old, new = old[:60], new[:60]
+    shown = (name if name in now else repr(name))[:60]
+    if part == 'settings':
+      raise errors.UsageError(f'{shown} must be {old}, {began}, got {new}')
+    what = 'version of ' if part == 'versions' else ''
+    raise errors.UsageError(
+      f'resume must find the {what}{shown} {began}, {old}, got {new}'
+    )
+
+
+def config_to_resume(
+  path: pathlib.Path, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The configuration of a run that these settings can go on with.
+
+  Raises:
+    UsageError: If the folder holds no run, or one of other settings.
+  """
+  config = read_config(path)
+  check_unchanged(path, config, 'settings', settings)
+  return config
+
+
+def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Checks `read_config` against the digest that was written with it.
+
+  To be called after `check_unchanged`, which tells what has changed. This finds
+  a change of the seeds and the run's id, which only the file knows: with others
+  the ledger's clients would not be those of the run.
+
+  Raises:
+    UsageError: If it was edited or damaged.
+  """
+  if config.get(_DIGEST) != digest(config).hex():
+    raise errors.UsageError(
+      f'resume must find {CONFIG} as when the run in {str(path)!r} began, but '
+      f'its {_DIGEST} is another'
+    )
+
+
+def is_finished(path: pathlib.Path) -> bool:
+  """Whether the run in the folder has come to its end."""
+  return read_json(path / PRIVACY).get(_FINISHED) is True
+
+
+def write_privacy(
+  path: pathlib.Path, statement: Mapping[str, Any], finished: bool
+) -> None:
+  """Writes `privacy.json`, the last file of a run that has come to its end."""
+  write_json(path / PRIVACY, {**statement, _FINISHED: finished})
+
+
+def remove_privacy(path: pathlib.Path) -> None:
+  """Removes `privacy.json`, before there are releases that it does not count.
+
+  None is better than a wrong one, should the run be killed.
+  """
+  (path / PRIVACY).unlink(missing_ok=True)
+
+
+def remove_leftovers(path: pathlib.Path) -> None:
+  """Removes what a run that was killed left half written.
+
+  To be called by the one process that has the ledger open.
+  """
+  found = [e for e in path.iterdir() if _LEFTOVER.fullmatch(e.name)]
+  if (path / CHECKPOINTS).is_dir():
+    found += [
+      entry
+      for entry in (path / CHECKPOINTS).iterdir()
+      if _LEFTOVER_CHECKPOINT.fullmatch(entry.name)
+    ]
+  for entry in found:
+    if entry.is_dir() and not entry.is_symlink():
+      shutil.rmtree(entry)
+    else:
+      entry.unlink()

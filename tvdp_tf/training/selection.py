@@ -1,0 +1,169 @@
+"""The best of several runs, of which nothing but the best is published.
+
+How much that tells is in `tvdp_tf.privacy.selection`. It takes a trusted
+server and epsilon by Renyi accounting: `--mechanism=central` with secret draws.
+"""
+
+import dataclasses
+import functools
+import math
+
+from tvdp_tf import errors, privacy
+from tvdp_tf.privacy import noise_distance
+from tvdp_tf.training import settings as settings_lib
+
+_VIEW = 'poisson'
+# Of delta: the rest is for what is drawn not to be Gaussian noise.
+_FOR_ACCOUNTANT = 0.99
+# For a given mean, the distribution of the number of runs: geometric.
+_SHAPE = 1.0
+_LARGEST_MEAN = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """How the one run is chosen that is published.
+
+  Attributes:
+    settings: What was asked for: epsilon is that of what is published.
+    mean: Mean number of runs, above 1.
+    partition_seed: Public seed of the split, which is that of all the runs: a
+      user must hold the same examples in all of them.
+  """
+
+  settings: settings_lib.TrainingSettings
+  mean: float
+  partition_seed: int
+
+  @functools.cached_property
+  def run_settings(self) -> settings_lib.TrainingSettings:
+    """The settings of each run, whose epsilon is smaller.
+
+    Raises:
+      UsageError: If the target is out of reach.
+    """
+    settings = self.settings
+    try:
+      schedule = privacy.calibrate_best_of_runs(
+        settings.epsilon,
+        settings.delta * _FOR_ACCOUNTANT,
+        settings.theta,
+        settings.rounds,
+        self.mean,
+        _SHAPE,
+        sampling=_VIEW,
+        sampling_rate=settings.sampling_rate,
+      )
+    except ValueError as error:
+      raise errors.UsageError(
+        'epsilon must be within reach with --best_of, got'
+        f' {settings.epsilon!r}: {error}'
+      ) from error
+    epsilon = privacy.delivered_epsilon(
+      schedule.noise_multipliers(1.0),
+      settings.delta,
+      'rdp',
+      _VIEW,
+      settings.sampling_rate,
+    )
+    # Calibrated to at most that, each run has at least that noise.
+    return dataclasses.replace(settings, epsilon=epsilon)
+
+  @property
+  def words(self) -> str:
+    """For the ledger of a run."""
+    return (
+      'the best of a secret number of runs, geometrically distributed with mean'
+      f' {self.mean:g}'
+    )
+
+  def draw(self) -> int:
+    """Draws how many runs there are: a secret."""
+    return privacy.draw_number_of_runs(self.mean, _SHAPE)
+
+  def _epsilon(self, noise_multipliers: list[float], delta: float) -> float:
+    """Of what is published, with exact Gaussian noise."""
+    return privacy.best_of_runs_epsilon(
+      noise_multipliers,
+      delta,
+      self.mean,
+      _SHAPE,
+      _VIEW,
+      self.settings.sampling_rate,
+    )
+
+  def statement(
+    self,
+    of_one: privacy.PrivacyStatement,
+    noise_multipliers: list[float],
+    distance: float,
+  ) -> privacy.PrivacyStatement:
+    """The statement on what is published.
+
+    Args:
+      of_one: The statement on the run alone.
+      noise_multipliers: Of its rounds.
+      distance: Of what it draws from Gaussian noise (`noise_distance`).
+    """
+    settings = self.settings
+    share = noise_distance.share_of_distance(
+      settings.epsilon, distance * self.mean
+    )
+    delta = settings.delta - share
+    epsilon = math.inf
+    if delta > 0:
+      epsilon = self._epsilon(noise_multipliers, delta)
+    holds = of_one.holds and epsilon <= settings.epsilon
+    reason = of_one.reason
+    if holds:
+      reason = (
+        f'{reason}; and of the number of runs and of the other runs nothing is'
+        ' published'
+      )
+    elif of_one.holds:
+      reason = 'the best of the runs tells more than the target'
+    return dataclasses.replace(
+      of_one,
+      target_epsilon=settings.epsilon,
+      claimed_epsilon=max(settings.epsilon, epsilon),
+      delivered={
+        _VIEW: {'rdp': epsilon},
+        **{
+          f'one run alone, had it been the only one: {view}': by_accountant
+          for view, by_accountant in of_one.delivered.items()
+        },
+      },
+      assumptions=(
+        f'what is published is {self.words}, chosen by its accuracy on the'
+        ' public test set',
+        'the number of runs stays a secret of the server, and so do the results'
+        ' of all other runs, whether they failed, and what tells their number,'
+        ' such as how long the command took: the folder "private" and this'
+        " command's messages",
+        *of_one.assumptions,
+      ),
+      holds=holds,
+      reason=reason,
+    )
+
+
+def check(settings: settings_lib.TrainingSettings, mean: float) -> None:
+  """Checks that the best of several such runs can be accounted for.
+
+  Raises:
+    UsageError: If not.
+  """
+  if not 1 < mean <= _LARGEST_MEAN:
+    raise errors.UsageError(
+      f'best_of must be above 1 and at most {_LARGEST_MEAN}, got {mean!r}'
+    )
+  for name, allowed in (
+    ('mechanism', 'central'),
+    ('participation', _VIEW),
+    ('seed', None),
+  ):
+    value = getattr(settings, name)
+    if value != allowed:
+      raise errors.UsageError(
+        f'best_of must be given with {name} {allowed}, got {value!r}'
+      )

@@ -1,0 +1,199 @@
+"""The settings of one training run, checked and complete.
+
+Field names are the names of the flags, so that an error about a field is an
+error about its flag.
+"""
+
+import dataclasses
+from typing import Any
+
+from tvdp_tf import _validate, mechanisms, privacy
+from tvdp_tf.learning import datasets, participation
+from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
+
+# As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
+MODELS = ('mlp', 'svm', 'cnn')
+MECHANISMS = tuple(mechanisms.MECHANISMS)
+SPLITS = ('iid', 'dirichlet')
+PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
+CALIBRATIONS = calibration_rules.CALIBRATIONS
+REFINEMENTS = ('none', 'theorem2', 'budget')
+RUNTIMES = ('compiled', 'tff', 'remote')
+NOISES = noise_distance.NOISES
+DEVICES = ('auto', 'cpu', 'gpu')
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+  """One run of Algorithm 1; the defaults train the embedded digits.
+
+  Attributes:
+    dataset: Name of the data set (`tvdp_tf.learning.datasets`).
+    data_dir: TFDS's folder; None for TFDS's default.
+    model: Name of the model (`tvdp_tf.learning.models`).
+    users: U.
+    users_per_round: K.
+    split: How the training examples are dealt out to the users.
+    dirichlet_concentration: Label skew of the `dirichlet` split.
+    mechanism: Name of a mechanism (`tvdp_tf.mechanisms`), or its class.
+    participation: Who takes part in a round; by default `balanced` for
+      `gradient`, `poisson` for `central` and `uniform` otherwise.
+    epsilon: The target.
+    delta: The target.
+    theta: Ratio of the noise variances of successive rounds.
+    rounds: M.
+    local_steps: tau.
+    l2_norm_clip: C, of the parameters; of the update with `central`.
+    example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
+    learning_rate: eta.
+    calibration: The rule that sets the noise; by default `printed` for `paper`,
+      `rdp` for `central` with `poisson`, and otherwise `exact`.
+      Empty with `laplace` and `none`, which have no choice.
+    noise: `continuous`, in floating point, or `discrete`, exact on a grid of
+      integers; only for `gradient` and `central`. By default `discrete` on the
+      compiled runtime without a seed, unless it ends before it could hide
+      anything at such an epsilon; otherwise `continuous`.
+    refinement: Whether and how the number of rounds is changed when the test
+      loss stops falling.
+    alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
+    runtime: What executes the TFF computation.
+    device: Where.
+    seed: Makes the whole run reproducible, its noise too; None for noise that
+      nobody can predict.
+  """
+
+  dataset: str = 'digits'
+  data_dir: str | None = None
+  model: str = 'mlp'
+  users: int = 10
+  users_per_round: int = 5
+  split: str = 'iid'
+  dirichlet_concentration: float = 0.5
+  mechanism: str = 'paper'
+  participation: str = ''
+  epsilon: float = 10.0
+  delta: float = 1e-3
+  theta: float = 0.95
+  rounds: int = 10
+  local_steps: int = 10
+  l2_norm_clip: float = 5.0
+  example_l2_norm_clip: float = 1.0
+  learning_rate: float = 1.0
+  calibration: str = ''
+  noise: str = ''
+  refinement: str = 'none'
+  alpha_d: float = 0.9
+  runtime: str = 'compiled'
+  device: str = 'auto'
+  seed: int | None = None
+
+  def __post_init__(self):
+    datasets.check_name(self.dataset)
+    if not str(self.model).startswith('keras:'):
+      _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
+    _validate.one_of('split', self.split, SPLITS)
+    _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
+    given: Any = self.mechanism
+    if isinstance(given, type):
+      object.__setattr__(self, 'mechanism', mechanisms.register(given))
+    _validate.one_of('mechanism', self.mechanism, mechanisms.MECHANISMS)
+    self._resolve_participation()
+    participation.PARTICIPATIONS[self.participation](
+      self.users, self.users_per_round, 0
+    )
+    _validate.positive('epsilon', self.epsilon)
+    _validate.open_unit('delta', self.delta)
+    _validate.positive('theta', self.theta)
+    _validate.integer('rounds', self.rounds)
+    _validate.integer('local_steps', self.local_steps)
+    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    self._mechanism.check(self)
+    sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
+    _validate.positive('learning_rate', self.learning_rate)
+    self._resolve_calibration()
+    self._check_noise()
+    self._check_refinement()
+    _validate.one_of('runtime', self.runtime, RUNTIMES)
+    _validate.one_of('device', self.device, DEVICES)
+    if self.runtime != 'compiled' and self.device == 'gpu':
+      raise ValueError(
+        f"device must be auto or cpu with runtime {self.runtime}, got 'gpu': "
+        "TFF's worker is built without GPU support"
+      )
+    if self.seed is not None:
+      _validate.integer('seed', self.seed, 0, 2**63 - 1)
+
+  @property
+  def _mechanism(self) -> type[mechanisms.Mechanism]:
+    return mechanisms.MECHANISMS[self.mechanism]
+
+  def _resolve_participation(self) -> None:
+    options = self._mechanism.participations
+    name = self.participation or options[0]
+    if name not in options:
+      allowed = ', '.join(word for word in PARTICIPATIONS if word in options)
+      raise ValueError(
+        f'participation must be one of {allowed} with mechanism '
+        f'{self.mechanism}, got {name!r}'
+      )
+    object.__setattr__(self, 'participation', name)
+
+  def _resolve_calibration(self) -> None:
+    allowed = self._mechanism.calibrations(self.participation)
+    if not allowed:
+      if self.calibration:
+        raise ValueError(
+          f'calibration must not be given with mechanism {self.mechanism}, got '
+          f'{self.calibration!r}'
+        )
+      return
+    name = self.calibration or allowed[0]
+    if name not in allowed:
+      raise ValueError(
+        f'calibration must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism} and participation {self.participation}, got {name!r}'
+      )
+    object.__setattr__(self, 'calibration', name)
+
+  def _check_noise(self) -> None:
+    allowed = self._mechanism.noises
+    if not self.noise or self.noise in allowed:
+      return
+    if not allowed:
+      raise ValueError(
+        f'noise must not be given with mechanism {self.mechanism}, got '
+        f'{self.noise!r}'
+      )
+    raise ValueError(
+      f'noise must be one of {", ".join(allowed)} with mechanism '
+      f'{self.mechanism}, got {self.noise!r}'
+    )
+
+  def _check_refinement(self) -> None:
+    allowed = self._mechanism.refinements(self.participation)
+    _validate.one_of('refinement', self.refinement, {*REFINEMENTS, *allowed})
+    if self.refinement not in allowed:
+      raise ValueError(
+        f'refinement must be one of {", ".join(allowed)} with mechanism '
+        f'{self.mechanism} and participation {self.participation}, got '
+        f'{self.refinement!r}'
+      )
+    privacy.new_maximum_rounds(self.alpha_d, 1)
+
+  @property
+  def sampling_rate(self) -> float:
+    """The share of users in a round, q = K / U."""
+    return self.users_per_round / self.users
+
+  @classmethod
+  def from_dict(cls, values: dict[str, Any]) -> 'TrainingSettings':
+    """Settings from a mapping of exactly their fields.
+
+    Raises:
+      ValueError: If a field is missing, unknown or out of its range.
+    """
+    fields = {field.name for field in dataclasses.fields(cls)}
+    for name in sorted(fields ^ set(values)):
+      problem = 'missing' if name in fields else 'unknown'
+      raise ValueError(f'{name} is {problem}')
+    return cls(**values)
