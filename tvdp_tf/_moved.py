@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-# Old module, or package of modules, and where it is now; None for what has
-# left the package, and is in the repository alone.
+# Old module, or package of modules, and where it is now. What the benchmark
+# and the reproduction have is in the repository alone.
 MODULES = {
   'tvdp_tf.experiments.best_run': 'tvdp_tf.training.best_run',
   'tvdp_tf.experiments.federation': 'tvdp_tf.training.federation',
@@ -21,6 +21,7 @@ MODULES = {
   'tvdp_tf.experiments.settings': 'tvdp_tf.training.settings',
   'tvdp_tf.experiments.shared_ledger': 'tvdp_tf.training.shared_ledger',
   'tvdp_tf.experiments.training': 'tvdp_tf.training.train',
+  'tvdp_tf.privacy.mechanisms': 'tvdp_tf.mechanisms',
   'tvdp_tf.simulation': 'tvdp_tf.runtimes',
 }
 
@@ -48,6 +49,9 @@ def attribute(old: str, module: str, name: str) -> Any:
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   """Finds old modules, which are the new ones under another name."""
 
+  def __init__(self):
+    self._own_specs: dict[ModuleType, Any] = {}
+
   def _new(self, name: str) -> str | None:
     for old, new in MODULES.items():
       if name == old or name.startswith(old + '.'):
@@ -68,13 +72,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
     new = self._new(spec.name)
     assert new is not None
-    _warn(spec.name, new, stacklevel=6)
-    return importlib.import_module(new)
+    _warn(spec.name, new, stacklevel=3)
+    module = importlib.import_module(new)
+    self._own_specs[module] = module.__spec__
+    return module
 
   def exec_module(self, module: ModuleType) -> None:
-    del module  # It is there already.
+    # It has run already, and only borrows the old name.
+    module.__spec__ = self._own_specs.pop(module)
 
 
 def install() -> None:
   """Makes the old modules importable."""
-  sys.meta_path.append(_Finder())
+  # First: else a module of a moved package would be loaded a second time.
+  sys.meta_path.insert(0, _Finder())
