@@ -7,30 +7,31 @@ TFF's own factory runs the query; each round's event goes to dp_accounting.
 
 import dp_accounting
 import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 
-from tvdp_tf import federated, privacy, runtimes
+import tvdp_tf
 from tvdp_tf.learning import models
 
-ROUNDS, CLIP = 3, 1.0
+ROUNDS = 3
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
 clients = [emnist.create_tf_dataset_for_client(c) for c in emnist.client_ids]
 mlp = models.MODELS['mlp']
-multipliers = privacy.calibrate(
-  epsilon=8.0, delta=1e-5, theta=0.9, rounds=ROUNDS
-)
-query = federated.GeometricGaussianSumQuery(CLIP, multipliers)
-mean = tfp.NormalizedQuery(query, denominator=len(clients))
 process = tff.learning.algorithms.build_unweighted_fed_avg(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  model_aggregator=tff.aggregators.DifferentiallyPrivateFactory(mean),
+  model_aggregator=tvdp_tf.central_noise(
+    epsilon=8.0,
+    delta=1e-5,
+    rounds=ROUNDS,
+    theta=0.9,
+    l2_norm_clip=1.0,
+    clients_per_round=len(clients),
+  ),
 )
-federated.check_nesting(process)
+tvdp_tf.check_nesting(process)
 accountant = dp_accounting.pld.PLDAccountant()
-with runtimes.local_runtime():
+with tvdp_tf.local_runtime():
   state = process.initialize()
   for _ in range(ROUNDS):
     state = process.next(state, clients).state

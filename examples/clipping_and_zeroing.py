@@ -8,7 +8,8 @@ clients that were zeroed or clipped have no noise, so nobody sends them.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy, runtimes
+import tvdp_tf
+from tvdp_tf import federated
 from tvdp_tf.learning import models
 
 CLIP = 1.0
@@ -19,18 +20,18 @@ clients = [emnist.create_tf_dataset_for_client(c) for c in emnist.client_ids]
 mlp = models.MODELS['mlp']
 no_count = federated.WithheldCountFactory()
 aggregator = federated.UnweightedTimeVaryingGaussianFactory(
-  privacy.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.01)
+  tvdp_tf.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.01)
 )
 aggregator = tff.aggregators.clipping_factory(CLIP, aggregator, no_count)
 aggregator = tff.aggregators.zeroing_factory(
   100.0, aggregator, zeroed_count_sum_factory=no_count
 )
 process = tff.learning.algorithms.build_unweighted_fed_avg(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
   model_aggregator=aggregator,
-  metrics_aggregator=federated.withheld_metrics,
+  metrics_aggregator=tvdp_tf.withheld_metrics,
 )
-federated.check_nesting(process)
-with runtimes.local_runtime():
+tvdp_tf.check_nesting(process)
+with tvdp_tf.local_runtime():
   print(process.next(process.initialize(), clients).metrics['aggregator'])

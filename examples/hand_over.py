@@ -8,14 +8,15 @@ and `update` at the server, `work` at each client, `accumulate` in between.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, mechanisms, privacy
+import tvdp_tf
+from tvdp_tf import federated, mechanisms
 from tvdp_tf.learning import models
 
 mlp = models.MODELS['mlp']
 process = federated.build_learning_process(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   mechanisms.GradientMechanism(
-    privacy.calibrate(epsilon=3.0, delta=1e-5, theta=0.95, rounds=20),
+    tvdp_tf.calibrate(epsilon=3.0, delta=1e-5, theta=0.95, rounds=20),
     example_l2_norm_clip=1.0,
   ),
   local_steps=5,

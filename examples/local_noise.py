@@ -7,32 +7,25 @@ The guarantee is for whole clients, against the server that sees each upload.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy, runtimes
+import tvdp_tf
 from tvdp_tf.learning import models
 
-ROUNDS, CLIP = 3, 1.0
+ROUNDS = 3
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
 clients = [emnist.create_tf_dataset_for_client(c) for c in emnist.client_ids]
 mlp = models.MODELS['mlp']
-schedule = privacy.calibrate(
-  epsilon=8.0,
-  delta=1e-5,
-  theta=0.9,
-  rounds=ROUNDS,
-  sensitivity=privacy.update_rule(CLIP).value,
-)
 process = tff.learning.algorithms.build_unweighted_fed_avg(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  model_aggregator=federated.UnweightedTimeVaryingGaussianFactory(
-    schedule, l2_norm_clip=CLIP
+  model_aggregator=tvdp_tf.local_noise(
+    epsilon=8.0, delta=1e-5, rounds=ROUNDS, theta=0.9, l2_norm_clip=1.0
   ),
-  metrics_aggregator=federated.withheld_metrics,
+  metrics_aggregator=tvdp_tf.withheld_metrics,
 )
-federated.check_nesting(process)
-with runtimes.local_runtime():
+tvdp_tf.check_nesting(process)
+with tvdp_tf.local_runtime():
   state = process.initialize()
   for _ in range(ROUNDS):
     state, metrics = process.next(state, clients)

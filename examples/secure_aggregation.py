@@ -8,7 +8,8 @@ platform, the sums are simulated; `process` is what is handed over.
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy, runtimes
+import tvdp_tf
+from tvdp_tf import federated
 from tvdp_tf.federated import secure_sums
 from tvdp_tf.learning import models
 
@@ -23,16 +24,16 @@ secure_mean = tff.aggregators.UnweightedMeanFactory(
   count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
 )
 process = tff.learning.algorithms.build_unweighted_fed_avg(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
   model_aggregator=federated.UnweightedTimeVaryingGaussianFactory(
-    privacy.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.5),
+    tvdp_tf.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.5),
     inner=secure_mean,
     l2_norm_clip=1.0,
   ),
-  metrics_aggregator=federated.withheld_metrics,
+  metrics_aggregator=tvdp_tf.withheld_metrics,
 )
-federated.check_nesting(process)
+tvdp_tf.check_nesting(process)
 simulated = secure_sums.simulated(process)
-with runtimes.local_runtime():
+with tvdp_tf.local_runtime():
   print(simulated.next(simulated.initialize(), clients).metrics['aggregator'])

@@ -1,6 +1,5 @@
 """TFF's own training program, with its managers, on a runtime of this package.
 
-Run it by
   python examples/train_model.py
 """
 
@@ -9,20 +8,21 @@ import tempfile
 
 import tensorflow_federated as tff
 
-from tvdp_tf import federated, privacy, runtimes
+import tvdp_tf
+from tvdp_tf import federated, runtimes
 from tvdp_tf.learning import models
 
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
 mlp = models.MODELS['mlp']
-noise = privacy.GeometricSchedule(0.9, rounds=3, initial_stddev=0.1)
+noise = tvdp_tf.GeometricSchedule(0.9, rounds=3, initial_stddev=0.1)
 factory = federated.UnweightedTimeVaryingGaussianFactory(noise, l2_norm_clip=1)
 process = tff.learning.algorithms.build_unweighted_fed_avg(
-  federated.functional_model(mlp, mlp.build([28, 28], 10, 0)),
+  tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
   model_aggregator=factory,
-  metrics_aggregator=federated.withheld_metrics,
+  metrics_aggregator=tvdp_tf.withheld_metrics,
 )
 compose = tff.simulation.compose_dataset_computation_with_learning_process
 folder = tempfile.mkdtemp()
@@ -36,5 +36,5 @@ program = tff.learning.programs.train_model(
   evaluation_manager=None,
   evaluation_periodicity=1,
 )
-with runtimes.local_runtime() as runtime, runtimes.program_context(runtime):
+with tvdp_tf.local_runtime() as runtime, runtimes.program_context(runtime):
   asyncio.run(program)

@@ -1,7 +1,115 @@
-"""Federated learning under differential privacy with time-varying noise."""
+"""Federated learning under differential privacy with time-varying noise.
+
+What users need is here; everything else is in the sub-packages.
+
+  train      `TrainingSettings` describe a run, `train` runs it into a folder
+  plan       `PlanSettings` describe one to come, `plan` says what it costs
+  account    `GeometricSchedule`, `calibrate`, `delivered_epsilon`,
+             `PrivacyLedger`, `audit_ledger`
+  aggregate  `local_noise` and `central_noise` for TFF's algorithms,
+             `withheld_metrics`, `check_nesting`, `functional_model`,
+             `compiled_runtime`, `local_runtime`
+  extend     `Mechanism`: one of your own
+
+Importing this package loads neither TensorFlow nor TFF: a name is imported when
+it is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = '0.1.0'
 
 from tvdp_tf import _moved
+
+if TYPE_CHECKING:
+  from tvdp_tf.federated import (
+    central_noise,
+    check_nesting,
+    functional_model,
+    local_noise,
+    withheld_metrics,
+  )
+  from tvdp_tf.mechanisms import Mechanism
+  from tvdp_tf.planner.report import make_report as plan
+  from tvdp_tf.planner.settings import PlanSettings
+  from tvdp_tf.privacy import (
+    GeometricSchedule,
+    PrivacyLedger,
+    audit_ledger,
+    calibrate,
+    delivered_epsilon,
+  )
+  from tvdp_tf.runtimes import compiled_runtime, local_runtime
+  from tvdp_tf.training.settings import TrainingSettings
+  from tvdp_tf.training.train import train
+
+__all__ = [
+  'GeometricSchedule',
+  'Mechanism',
+  'PlanSettings',
+  'PrivacyLedger',
+  'TrainingSettings',
+  'audit_ledger',
+  'calibrate',
+  'central_noise',
+  'check_nesting',
+  'compiled_runtime',
+  'delivered_epsilon',
+  'functional_model',
+  'local_noise',
+  'local_runtime',
+  'plan',
+  'train',
+  'withheld_metrics',
+]
+
+# Where a name is from; and what it is called there, if that is another name.
+_SOURCES = {
+  'Mechanism': 'tvdp_tf.mechanisms',
+  'PlanSettings': 'tvdp_tf.planner.settings',
+  'TrainingSettings': 'tvdp_tf.training.settings',
+  'compiled_runtime': 'tvdp_tf.runtimes',
+  'local_runtime': 'tvdp_tf.runtimes',
+  'plan': 'tvdp_tf.planner.report',
+  'train': 'tvdp_tf.training.train',
+  **dict.fromkeys(
+    [
+      'GeometricSchedule',
+      'PrivacyLedger',
+      'audit_ledger',
+      'calibrate',
+      'delivered_epsilon',
+    ],
+    'tvdp_tf.privacy',
+  ),
+  **dict.fromkeys(
+    [
+      'central_noise',
+      'check_nesting',
+      'functional_model',
+      'local_noise',
+      'withheld_metrics',
+    ],
+    'tvdp_tf.federated',
+  ),
+}
+_NAMES_THERE = {'plan': 'make_report'}
+
+
+def __getattr__(name: str):
+  """Imports a public name when it is used for the first time."""
+  if name not in _SOURCES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(_SOURCES[name])
+  value = getattr(module, _NAMES_THERE.get(name, name))
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  """The public names, imported or not."""
+  return sorted({*globals(), *__all__})
+
 
 _moved.install()

@@ -6,6 +6,7 @@ from tvdp_tf.federated.aggregator import (
   TimeVaryingGaussianFactory,
   UnweightedTimeVaryingGaussianFactory,
 )
+from tvdp_tf.federated.calibrated import central_noise, local_noise
 from tvdp_tf.federated.checked_mean import excluded_clients
 from tvdp_tf.federated.learning_process import build_learning_process
 from tvdp_tf.federated.models import functional_model
@@ -20,9 +21,11 @@ __all__ = [
   'UnweightedTimeVaryingGaussianFactory',
   'WithheldCountFactory',
   'build_learning_process',
+  'central_noise',
   'check_nesting',
   'excluded_clients',
   'functional_model',
+  'local_noise',
   'withheld_metrics',
 ]
 

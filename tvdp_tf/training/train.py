@@ -299,7 +299,7 @@ def _gone_on(
 
 def train(
   settings: settings_lib.TrainingSettings,
-  output_dir: pathlib.Path,
+  output_dir: pathlib.Path | str,
   progress: bool = False,
   resume: bool = False,
   runtime: contextlib.AbstractContextManager | None = None,
@@ -336,6 +336,7 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
+  output_dir = pathlib.Path(output_dir)
   if ledger is not None:
     ledger.check(settings)
   if resume:

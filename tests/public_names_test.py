@@ -1,0 +1,76 @@
+"""The names for users: these and no others, imported when they are used."""
+
+import ast
+import importlib
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+
+import tvdp_tf
+
+# Removing or renaming one breaks programs of others.
+NAMES = (
+  *('GeometricSchedule', 'Mechanism', 'PlanSettings', 'PrivacyLedger'),
+  *('TrainingSettings', 'audit_ledger', 'calibrate', 'central_noise'),
+  *('check_nesting', 'compiled_runtime', 'delivered_epsilon'),
+  *('functional_model', 'local_noise', 'local_runtime', 'plan', 'train'),
+  'withheld_metrics',
+)
+_HEAVY = {'tensorflow', 'tensorflow_federated', 'scipy', 'matplotlib'}
+
+
+def _loaded_after(code: str) -> set[str]:
+  done = subprocess.run(
+    [sys.executable, '-c', f'import sys; {code}; print(*sys.modules)'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return {name.partition('.')[0] for name in done.stdout.split()}
+
+
+class PublicNamesTest(parameterized.TestCase):
+  def test_these_and_no_others(self):
+    self.assertCountEqual(tvdp_tf.__all__, NAMES)
+    self.assertContainsSubset(NAMES, dir(tvdp_tf))
+
+  @parameterized.parameters(*NAMES)
+  def test_is_documented(self, name):
+    self.assertIn(f'`{name}`', tvdp_tf.__doc__)
+    self.assertGreater(len(getattr(tvdp_tf, name).__doc__), 40)
+
+  def test_types_are_those_of_the_values(self):
+    """What a type checker is told, and what is imported, are the same."""
+    tree = ast.parse(pathlib.Path(tvdp_tf.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    told = {
+      alias.asname or alias.name: (node.module or '', alias.name)
+      for node in block.body
+      if isinstance(node, ast.ImportFrom)
+      for alias in node.names
+    }
+    self.assertCountEqual(told, NAMES)
+    for name, (module, there) in told.items():
+      self.assertIs(
+        getattr(tvdp_tf, name), getattr(importlib.import_module(module), there)
+      )
+
+  def test_nothing_is_imported_before_it_is_used(self):
+    self.assertEmpty(_loaded_after('import tvdp_tf') & _HEAVY)
+    used = _loaded_after('import tvdp_tf; tvdp_tf.calibrate')
+    self.assertIn('scipy', used)
+    used = _loaded_after(
+      'import tvdp_tf; tvdp_tf.plan(tvdp_tf.PlanSettings()); tvdp_tf.Mechanism'
+    )
+    self.assertNotIn('tensorflow', used)
+
+  def test_other_names(self):
+    with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):
+      tvdp_tf.nothing  # noqa: B018
+    self.assertEqual(tvdp_tf.privacy.ACCOUNTANTS[0], 'exact')
+
+
+if __name__ == '__main__':
+  absltest.main()

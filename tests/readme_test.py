@@ -1,0 +1,35 @@
+"""The README's snippets run; that for TFF is in `federated.drop_in_test`."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+from absl.testing import absltest
+
+_README = pathlib.Path(__file__).parents[1] / 'README.md'
+
+
+class ReadmeTest(absltest.TestCase):
+  def test_train_then_plan_and_account(self):
+    snippets = re.findall(
+      r'```python\n(import tvdp_tf\n.*?)```', _README.read_text(), re.DOTALL
+    )
+    self.assertLen(snippets, 2)
+    train, account = snippets
+    self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      exec(train, {})
+    self.assertRegex(printed.getvalue(), r'^0\.[6-9]\d* True every local step')
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      exec(account, {})
+    plan, epsilon, holds = printed.getvalue().splitlines()
+    self.assertRegex(plan, r'^[01]\.\d+ \d+$')
+    self.assertBetween(float(epsilon), 5, 20)
+    self.assertEqual(holds, 'True')
+
+
+if __name__ == '__main__':
+  absltest.main()
