@@ -1,6 +1,6 @@
 """TFF's own training program, with its managers, on a runtime of this package.
 
-  python examples/train_model.py
+python examples/train_model.py
 """
 
 import asyncio

@@ -96,6 +96,8 @@ class Central(contract.Mechanism):
   """
 
   name = 'central'
+  unit = 'user'
+  adjacency = sensitivity.ADD_OR_REMOVE_ONE
   participations = (_POISSON, 'uniform', 'balanced')
   noises = noise_distance.NOISES
 
@@ -170,14 +172,8 @@ class Central(contract.Mechanism):
   @property
   def header(self) -> ledger.LedgerHeader:
     """As in the base class."""
-    settings = self.settings
-    return ledger.LedgerHeader(
-      unit='user',
-      adjacency='add-or-remove-one',
-      target_epsilon=settings.epsilon,
-      delta=settings.delta,
-      clients=settings.users,
-      sampling=_POISSON if self._amplified else 'none',
+    return dataclasses.replace(
+      super().header, sampling=_POISSON if self._amplified else 'none'
     )
 
   @property
@@ -301,47 +297,26 @@ class Central(contract.Mechanism):
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
-      order = self._by_spending()
-      median = self._multipliers(order[len(order) // 2])
-      views = {
-        view: self._proven(
-          contract.delivered(self._multipliers(order[-1]), self.delta)
-        ),
-        'outsider who knows the cohorts, median user': self._proven(
-          contract.delivered(median, self.delta)
-        ),
-      }
+      views = self.delivered_views(
+        view, 'outsider who knows the cohorts, median user'
+      )
       who = (
         'no secret is made of who took part when, and nothing gained by it; a '
         'user who is removed counts as an update of zero in the same cohorts'
       )
-    best = min(views[view].values())
     if self.history:
       views[_EVENTS] = {'rdp': self._composed()}
-    holds, reason = self._verdict(
-      best,
-      'every release is on record, and one user moves the sum of the clipped '
-      'updates by no more than the clip',
-    )
-    return privacy.PrivacyStatement(
-      target_epsilon=settings.epsilon,
-      delta=settings.delta,
-      claimed_epsilon=settings.epsilon,
-      delivered=views,
-      unit='user',
-      adjacency='add-or-remove-one',
+    return self.sound_statement(
+      views,
+      view,
+      why='every release is on record, and one user moves the sum of the '
+      'clipped updates by no more than the clip',
       assumptions=(
         'the server is TRUSTED: it sees the updates of single users, adds the '
         'noise and publishes models alone; against the server nothing is '
         'promised',
         who,
         'a person is one user',
-        *self._assumptions(),
-        *self._warnings(),
       ),
-      holds=holds,
-      reason=reason,
-      view=view,
-      sensitivity=self.mechanism.sensitivity(),
-      units=self.units,
+      rule=self.mechanism.sensitivity(),
     )

@@ -8,14 +8,19 @@ loads TensorFlow but `GraphMechanism.parts`.
 import abc
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import participation
-from tvdp_tf.privacy import calibration_rules, ledger, noise_distance
+from tvdp_tf.privacy import (
+  calibration_rules,
+  ledger,
+  noise_distance,
+  sensitivity,
+)
 
 # The views of the statements.
 SERVER_WORST = 'server, worst client'
@@ -119,6 +124,8 @@ class Mechanism(abc.ABC):
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
+    unit: What is protected, 'example' or 'user'.
+    adjacency: Of the data sets that are to look alike.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
     mechanism: The mechanism, calibrated.
@@ -136,6 +143,8 @@ class Mechanism(abc.ABC):
   name: ClassVar[str]
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
+  unit: ClassVar[str] = 'example'
+  adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
 
   mechanism: GraphMechanism
   releases_per_client: int = 1
@@ -232,9 +241,15 @@ class Mechanism(abc.ABC):
       )
 
   @property
-  @abc.abstractmethod
   def header(self) -> ledger.LedgerHeader:
     """The header of a ledger of this run alone: its budget."""
+    return ledger.LedgerHeader(
+      unit=self.unit,
+      adjacency=self.adjacency,
+      target_epsilon=self.settings.epsilon,
+      delta=self.settings.delta,
+      clients=self.settings.users,
+    )
 
   @property
   @abc.abstractmethod
@@ -267,17 +282,27 @@ class Mechanism(abc.ABC):
       run_id=run_id,
     )
 
-  @abc.abstractmethod
+  def sensitivities(self) -> np.ndarray:
+    """Of a release of each user, float64 [users]."""
+    raise NotImplementedError
+
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> Round:
-    """The releases of a round.
+    """The releases of a round; here each client adds the schedule's noise.
 
     Args:
       number: The round.
       clients: Who takes part.
       schedule_stddev: The round's standard deviation in the server's state.
     """
+    return Round(
+      number,
+      clients,
+      schedule_stddev / self.sensitivities()[clients],
+      schedule_stddev,
+      np.ones(len(clients)),
+    )
 
   def amounts(self, noise_multiplier: float) -> dict[str, Any]:
     """What the ledger is told of a client's releases in a round."""
@@ -361,12 +386,14 @@ class Mechanism(abc.ABC):
     """
     raise NotImplementedError(f'{type(self).__name__} has no refinement')
 
-  @abc.abstractmethod
   def mean_noise_stddev(self, releases: Round) -> float:
     """Standard deviation of the noise in each parameter of the round's mean.
 
-    Computed from what is public; see `round_metrics.signal_to_noise`.
+    Computed from what is public; see `metrics.signal_to_noise`. Here every
+    upload has the round's noise.
     """
+    weights = self._weights(releases.clients)
+    return releases.noise_stddev * float(np.linalg.norm(weights))
 
   @abc.abstractmethod
   def statement(self) -> privacy.PrivacyStatement:
@@ -412,6 +439,56 @@ class Mechanism(abc.ABC):
     """p_k, the weights of these clients in the mean of a round."""
     sizes = self.fed.examples_per_user[clients].astype(np.float64)
     return sizes / sizes.sum()
+
+  def delivered_views(
+    self, worst: str, median: str
+  ) -> dict[str, Mapping[str, float]]:
+    """What is proven to be delivered to the users who have spent most.
+
+    Args:
+      worst: The name of the view on the user who has spent most.
+      median: The same of the median user.
+    """
+    order = self._by_spending()
+    return {
+      view: self._proven(delivered(self._multipliers(user), self.delta))
+      for view, user in ((worst, order[-1]), (median, order[len(order) // 2]))
+    }
+
+  def sound_statement(
+    self,
+    views: Mapping[str, Mapping[str, float]],
+    view: str,
+    *,
+    why: str,
+    assumptions: Sequence[str],
+    rule: sensitivity.SensitivityRule,
+  ) -> privacy.PrivacyStatement:
+    """The statement of a mechanism whose sensitivity is proven.
+
+    Args:
+      views: Epsilon by view and accountant.
+      view: The one that is promised.
+      why: Why it holds, if no more than the target was spent.
+      assumptions: Beyond those of any statement.
+      rule: The sensitivity.
+    """
+    settings = self.settings
+    holds, reason = self._verdict(min(views[view].values()), why)
+    return privacy.PrivacyStatement(
+      target_epsilon=settings.epsilon,
+      delta=settings.delta,
+      claimed_epsilon=settings.epsilon,
+      delivered=views,
+      unit=self.unit,
+      adjacency=self.adjacency,
+      assumptions=(*assumptions, *self._assumptions(), *self._warnings()),
+      holds=holds,
+      reason=reason,
+      view=view,
+      sensitivity=rule,
+      units=self.units,
+    )
 
   def _verdict(self, delivered_epsilon: float, why: str) -> tuple[bool, str]:
     """Whether a proven mechanism keeps its promise, and the reason.

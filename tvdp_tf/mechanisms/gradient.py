@@ -10,7 +10,6 @@ import numpy as np
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract
 from tvdp_tf.privacy import (
-  ledger,
   noise_distance,
   participation_budget,
   sensitivity,
@@ -130,17 +129,6 @@ class Gradient(contract.Mechanism):
     )
 
   @property
-  def header(self) -> ledger.LedgerHeader:
-    """As in the base class."""
-    return ledger.LedgerHeader(
-      unit='example',
-      adjacency=self.mechanism.adjacency,
-      target_epsilon=self.settings.epsilon,
-      delta=self.settings.delta,
-      clients=self.settings.users,
-    )
-
-  @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
     """As in the base class."""
     clip = self.settings.example_l2_norm_clip
@@ -216,48 +204,19 @@ class Gradient(contract.Mechanism):
 
   def statement(self) -> privacy.PrivacyStatement:
     """As in the base class."""
-    settings = self.settings
-    order = self._by_spending()
-    worst, median = (
-      self._multipliers(order[-1]),
-      self._multipliers(order[len(order) // 2]),
-    )
-    views = {
-      contract.SERVER_WORST: self._proven(
-        contract.delivered(worst, self.delta)
-      ),
-      contract.SERVER_MEDIAN: self._proven(
-        contract.delivered(median, self.delta)
-      ),
-    }
+    views = self.delivered_views(contract.SERVER_WORST, contract.SERVER_MEDIAN)
     # Post-processing of what the server sees.
     views[contract.OUTSIDER_WORST] = views[contract.SERVER_WORST]
-    best = min(views[contract.SERVER_WORST].values())
-    holds, reason = self._verdict(
-      best,
-      'every local step of every client is on record, with noise on gradients '
-      'whose sensitivity is proven for any model and any data',
-    )
-    return privacy.PrivacyStatement(
-      target_epsilon=settings.epsilon,
-      delta=settings.delta,
-      claimed_epsilon=settings.epsilon,
-      delivered=views,
-      unit='example',
-      adjacency=self.mechanism.adjacency,
+    return self.sound_statement(
+      views,
+      contract.SERVER_WORST,
+      why='every local step of every client is on record, with noise on '
+      'gradients whose sensitivity is proven for any model and any data',
       assumptions=(
         'the server is honest but curious: it sees who uploads what and when; '
         'an outsider, who sees less, learns at most as much',
         'clients run this code and keep their noise secret',
         'the number of examples of each client and the cohorts are public',
-        *self._assumptions(),
-        *self._warnings(),
       ),
-      holds=holds,
-      reason=reason,
-      view=contract.SERVER_WORST,
-      sensitivity=self.mechanism.sensitivity(
-        int(self.fed.examples_per_user.min())
-      ),
-      units=self.units,
+      rule=self.mechanism.sensitivity(int(self.fed.examples_per_user.min())),
     )

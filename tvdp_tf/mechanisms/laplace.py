@@ -101,15 +101,8 @@ class Laplace(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class."""
-    return ledger.LedgerHeader(
-      unit='example',
-      adjacency='replace-one',
-      target_epsilon=self.settings.epsilon,
-      delta=0.0,
-      clients=self.settings.users,
-      accounting='laplace',
-    )
+    """As in the base class, for pure epsilon."""
+    return dataclasses.replace(super().header, delta=0.0, accounting='laplace')
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
@@ -151,11 +144,6 @@ class Laplace(contract.Mechanism):
   ) -> np.ndarray:
     del record
     return np.full(count, 1 / self._epsilon_per_release)
-
-  def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class."""
-    weights = self._weights(releases.clients)
-    return releases.noise_stddev * float(np.linalg.norm(weights))
 
   def worst_epsilon(self) -> float:
     """As in the base class: basic composition, conditional."""

@@ -96,16 +96,11 @@ class Paper(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class."""
-    return ledger.LedgerHeader(
-      unit='example',
-      adjacency='replace-one',
-      target_epsilon=self.settings.epsilon,
-      delta=self.settings.delta,
-      clients=self.settings.users,
-      # The paper's noise overspends: refusing would be another algorithm.
-      enforced=False,
-    )
+    """As in the base class, but a ledger that refuses nothing.
+
+    The paper's noise overspends: to refuse would be another algorithm.
+    """
+    return dataclasses.replace(super().header, enforced=False)
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
@@ -116,29 +111,13 @@ class Paper(contract.Mechanism):
       False,
     )
 
-  def _sensitivities(self) -> np.ndarray:
+  def sensitivities(self) -> np.ndarray:
+    """As in the base class, by the paper's rule."""
     return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
-
-  def round(
-    self, number: int, clients: np.ndarray, schedule_stddev: float
-  ) -> contract.Round:
-    """As in the base class."""
-    return contract.Round(
-      number,
-      clients,
-      schedule_stddev / self._sensitivities()[clients],
-      schedule_stddev,
-      np.ones(len(clients)),
-    )
-
-  def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class."""
-    weights = self._weights(releases.clients)
-    return releases.noise_stddev * float(np.linalg.norm(weights))
 
   def _stddevs(self) -> np.ndarray:
     """Of the noise of every round of the history, as the ledger has it."""
-    sensitivities = self._sensitivities()
+    sensitivities = self.sensitivities()
     return np.array(
       [
         np.min(past.noise_multipliers * sensitivities[past.clients])
@@ -159,7 +138,7 @@ class Paper(contract.Mechanism):
         settings.epsilon,
         settings.delta,
         settings.sampling_rate,
-        float(self._sensitivities().max()),
+        float(self.sensitivities().max()),
       )
     else:
       # A round that was released twice counts as one with less noise.
@@ -180,7 +159,7 @@ class Paper(contract.Mechanism):
     settings = self.settings
     order = self._by_spending()
     worst, median = order[-1], order[len(order) // 2]
-    always = self._stddevs() / self._sensitivities().max()
+    always = self._stddevs() / self.sensitivities().max()
     views = {
       contract.SERVER_WORST: contract.delivered(
         self._multipliers(worst), settings.delta
@@ -242,7 +221,7 @@ class Paper(contract.Mechanism):
     """What a refinement has spent of the budget of the original plan."""
     if self.settings.refinement == 'none':
       return []
-    spent = float(np.sum((always * self._sensitivities().max()) ** -2.0))
+    spent = float(np.sum((always * self.sensitivities().max()) ** -2.0))
     share = spent / self._budget
     text = (
       f'refinement {self.settings.refinement} has spent {share:.4g} times the '
