@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     descriptors: Open file descriptors.
     threads: Threads, but for those of asyncio's pool: it starts one whenever
       none is idle, up to four more than there are cores.
-    children: Processes below this one.
+    children: Processes below this one that were not there before.
     seconds: Since the start.
   """
 
@@ -182,6 +182,9 @@ class Soak:
     default_factory=collections.Counter
   )
   _started: float = dataclasses.field(default_factory=time.monotonic)
+  _before: list[int] = dataclasses.field(
+    default_factory=lambda: processes.tree(os.getpid())
+  )
 
   def observe(self, round_number: int) -> None:
     """Takes a sample; ends the run if it is to be interrupted here."""
@@ -196,7 +199,7 @@ class Soak:
         pages * os.sysconf('SC_PAGESIZE') // 1024,
         len(os.listdir(own / 'fd')),
         len(os.listdir(own / 'task')) - _pooled_threads(),
-        len(processes.tree(os.getpid())) - 1,
+        len({*processes.tree(os.getpid())} - {*self._before}),
         time.monotonic() - self._started,
       )
     )

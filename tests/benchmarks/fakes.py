@@ -4,7 +4,7 @@ import pathlib
 
 from benchmarks.harness import contenders, work
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = work.SMOKE_WORKS['mlp-round']
 
 

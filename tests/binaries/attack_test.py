@@ -157,7 +157,7 @@ class AuditTest(parameterized.TestCase):
     """The program as it is, but the noise of the clients is lost."""
     program = program_runner.ROOT / 'binaries' / 'attack.py'
     code = (
-      'import runpy, sys; from tvdp_tf.privacy import mechanisms;'
+      'import runpy, sys; from tvdp_tf import mechanisms;'
       'scale = mechanisms.GradientMechanism.noise_scale;'
       'mechanisms.GradientMechanism.noise_scale = '
       'lambda self, n, z: 1e-9 * scale(self, n, z);'

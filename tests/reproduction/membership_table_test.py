@@ -11,7 +11,7 @@ from reproduction import runner as reproduction
 from tvdp_tf import errors
 from tvdp_tf.attacks import membership
 
-_RESULTS = pathlib.Path(__file__).resolve().parents[3] / 'results/experiments'
+_RESULTS = pathlib.Path(__file__).resolve().parents[2] / 'results/experiments'
 _TABLE3 = catalogue.EXPERIMENTS['table3']
 
 

@@ -105,9 +105,13 @@ class NoiseTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'delta must be at least'):
       plan_cases.build(**{**SMALL, 'delta': 1e-250}, mechanism='gradient')
 
-  @parameterized.parameters('paper', 'laplace', 'none')
-  def test_others_have_continuous_noise_alone(self, mechanism):
-    with self.assertRaisesRegex(ValueError, 'noise must be one of'):
+  @parameterized.parameters(
+    ('paper', 'noise must be one of continuous with'),
+    ('laplace', 'noise must be one of continuous with'),
+    ('none', 'noise must not be given with mechanism none'),
+  )
+  def test_others_have_continuous_noise_alone(self, mechanism, message):
+    with self.assertRaisesRegex(ValueError, message):
       plan_cases.build(mechanism=mechanism, noise='discrete')
 
 

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -19,18 +20,14 @@ class SweepTest(parameterized.TestCase):
       return list(csv.DictReader(file))
 
   def test_runs_equal_those_of_the_training_program(self):
-    base = settings_lib.TrainingSettings(rounds=5, seed=1)
+    base = settings_lib.TrainingSettings(rounds=3, seed=1)
+    changed: Any = {'participation': '', 'calibration': ''}
     runs = [
       base,
-      dataclasses.replace(base, theta=1.1, epsilon=3.0),
-      dataclasses.replace(base, seed=2, rounds=3),
-      dataclasses.replace(
-        base, mechanism='gradient', participation='', calibration=''
-      ),
-      dataclasses.replace(
-        base, mechanism='central', participation='', calibration=''
-      ),
-      dataclasses.replace(base, mechanism='none', calibration=''),
+      # What is not in the graph, with the process that is there already.
+      dataclasses.replace(base, theta=1.1, epsilon=3.0, seed=2, rounds=4),
+      dataclasses.replace(base, mechanism='gradient', **changed),
+      dataclasses.replace(base, mechanism='central', **changed),
       dataclasses.replace(base, rounds=15, refinement='budget', alpha_d=0.8),
     ]
     with runtimes.compiled_runtime('cpu') as context:

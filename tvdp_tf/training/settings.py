@@ -69,7 +69,7 @@ class TrainingSettings:
   users_per_round: int = 5
   split: str = 'iid'
   dirichlet_concentration: float = 0.5
-  mechanism: str = 'paper'
+  mechanism: Any = 'paper'  # Given as a class it is the name from then on.
   participation: str = ''
   epsilon: float = 10.0
   delta: float = 1e-3
@@ -93,9 +93,8 @@ class TrainingSettings:
       _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
     _validate.one_of('split', self.split, SPLITS)
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
-    given: Any = self.mechanism
-    if isinstance(given, type):
-      object.__setattr__(self, 'mechanism', mechanisms.register(given))
+    if isinstance(self.mechanism, type):
+      object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))
     _validate.one_of('mechanism', self.mechanism, mechanisms.MECHANISMS)
     self._resolve_participation()
     participation.PARTICIPATIONS[self.participation](

@@ -83,8 +83,10 @@ def train(process, users, rounds=5):
 
 
 class SameModelTest(parameterized.TestCase):
-  @parameterized.product(
-    mechanism=tuple(MECHANISMS), model=('mlp', 'convolutional')
+  @parameterized.parameters(
+    *((mechanism, 'mlp') for mechanism in MECHANISMS),
+    ('gradient', 'convolutional'),
+    ('paper', 'convolutional'),
   )
   def test_equals_the_worker(self, mechanism, model):
     keras_model = (

@@ -112,7 +112,7 @@ class ClientFilesTest(parameterized.TestCase):
       """
       import os, sys, tempfile, time
       import numpy as np
-      from tvdp_tf.federated import client_files
+      from tvdp_tf.runtimes.worker import client_files
       tempfile.tempdir = sys.argv[1]
       files = client_files.ClientFiles([(np.ones([1000]), np.ones([1000]))])
       targets = []

@@ -16,7 +16,7 @@ from tests.runtimes.worker import remote_workers, worker_checks
 from tvdp_tf import errors
 from tvdp_tf.runtimes.worker import distributed_runtime
 
-_DEPLOY = pathlib.Path(__file__).resolve().parents[2] / 'deploy'
+_DEPLOY = pathlib.Path(__file__).resolve().parents[3] / 'deploy'
 _MISSING = [
   name for name in ('haproxy', 'openssl') if shutil.which(name) is None
 ]

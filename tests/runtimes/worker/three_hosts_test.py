@@ -30,8 +30,8 @@ class ThreeHostsTest(absltest.TestCase):
   def test_three_hosts(self):
     child = worker_checks.start_child(
       self,
-      'from tests.federated import three_hosts; three_hosts.absltest.main(\n'
-      '  module=three_hosts)',
+      'from tests.runtimes.worker import three_hosts\n'
+      'three_hosts.absltest.main(module=three_hosts)',
       prefix=_OWN_NETWORK,
     )
     output, errors = child.communicate(timeout=240)

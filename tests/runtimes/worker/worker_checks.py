@@ -16,7 +16,7 @@ from typing import Any
 
 from absl.testing import absltest
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # For what takes milliseconds to seconds, on a machine with other work.
 PATIENCE_S = 30.0
@@ -30,7 +30,7 @@ import tvdp_tf
 package = types.ModuleType('tvdp_tf.federated')
 sys.modules[package.__name__] = package
 package.__path__ = [{str(_ROOT / 'tvdp_tf/federated')!r}]
-from tvdp_tf.federated import _worker_process
+from tvdp_tf.runtimes.worker import _worker_process
 
 # A job in the background inherits an interrupt that is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
