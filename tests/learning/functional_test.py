@@ -112,6 +112,18 @@ class FunctionalModelTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'non-trainable weights'):
       functional.FunctionalModel(model)
 
+  def test_rejects_a_layer_of_half_precision_whatever_its_graph(self):
+    # It computes in what it gets, so that its graph is in float32.
+    def build(dtype):
+      shaped = tf.keras.layers.Reshape([3], dtype=dtype, autocast=False)
+      layers = [tf.keras.layers.InputLayer([3]), shaped]
+      return tf.keras.Sequential([*layers, tf.keras.layers.Dense(2)])
+
+    functional.FunctionalModel(build('float32'))
+    for dtype in ('float16', 'bfloat16'):
+      with self.assertRaisesRegex(ValueError, f'got {dtype} in layer'):
+        functional.FunctionalModel(build(dtype))
+
   def test_rejects_regularisation(self):
     model = tf.keras.Sequential(
       [
@@ -133,6 +145,25 @@ class FunctionalModelTest(parameterized.TestCase):
     model = tf.keras.Sequential([tf.keras.layers.InputLayer([3]), Hidden()])
     with self.assertRaisesRegex(ValueError, 'attribute of its layer'):
       functional.FunctionalModel(model)
+
+
+class CheckedOpsTest(parameterized.TestCase):
+  # TensorFlow calls none of them stateful, and no example's values need be such
+  # that they fail: the graph alone tells.
+  @parameterized.parameters(
+    (lambda x: tf.debugging.check_numerics(x, 'x'), 'CheckNumerics'),
+    (lambda x: x + tf.strings.to_number(tf.io.read_file('x')), 'ReadFile'),
+    (
+      lambda x: tf.numpy_function(abs, [x], tf.float32, stateful=False),
+      'PyFuncStateless',
+    ),
+  )
+  def test_rejects_what_fails_or_reads_without_a_state(self, function, op):
+    traced = tf.function(function, autograph=False).get_concrete_function(
+      tf.TensorSpec([], tf.float32)
+    )
+    with self.assertRaisesRegex(ValueError, f'got the op {op} '):
+      functional.checked_ops('graph', traced.graph.as_graph_def())
 
 
 if __name__ == '__main__':

@@ -23,6 +23,23 @@ class ExactSumTest(parameterized.TestCase):
     self.assertTrue(_ledger_budget._within({5e-324: 1}, 5e-324))
 
 
+class NotANumberTest(parameterized.TestCase):
+  # Amounts are checked before they come here; if one slips through, it must not
+  # pass for a release that costs nothing.
+  @parameterized.parameters(ledger_cases.header, ledger_cases.laplace_header)
+  def test_fits_nowhere_and_leaves_no_room(self, make):
+    header = make(target_epsilon=1.0)
+    budget = _ledger_budget.budget_of(header, 1.0)
+    clients = np.array([0, 1])
+    amount, broken = np.array([1e-3 if header.delta == 0 else 1e3]), [math.nan]
+    self.assertTrue(budget.affordable(clients, amount, 1).all())
+    self.assertFalse(budget.affordable(clients, np.array(broken), 1).any())
+    budget.charge(clients[:1], np.array(broken), 1)
+    np.testing.assert_array_equal(
+      budget.affordable(clients, amount, 1), [False, True]
+    )
+
+
 class PoissonTest(ledger_cases.LedgerTestCase):
   # The best Renyi order is a small integer, a fraction, and above a thousand.
   @parameterized.parameters((2.0, 0.1, 40), (30.0, 0.5, 3), (0.01, 0.1, 3))

@@ -2,7 +2,14 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.privacy import ledger_cases
-from tvdp_tf.privacy import accounting, gaussian, ledger, ledger_audit
+from tvdp_tf.privacy import (
+  _ledger_format,
+  _ledger_state,
+  accounting,
+  gaussian,
+  ledger,
+  ledger_audit,
+)
 from tvdp_tf.privacy.ledger import NoiseReuseError, PrivacyLedger
 
 
@@ -28,6 +35,32 @@ class RetryTest(ledger_cases.LedgerTestCase):
     self.assertEqual((audit.records, audit.rounds, audit.repeats), (4, 1, 5))
     np.testing.assert_array_equal(audit.participations, [1, 1, 0])
     np.testing.assert_array_equal(audit.epsilons, spent)
+
+  @parameterized.parameters((1, 2), (2, 1), (2, 3))
+  def test_attempts_are_counted_from_one(self, attempt, claimed):
+    header = ledger_cases.header()
+    state = _ledger_state.LedgerState(header)
+    state.begin(ledger_cases.run(header))
+    for i in range(1, attempt):
+      earlier = self.attempted(i)
+      state.apply(earlier, state.fresh(earlier))
+    self.assertEqual(state.fresh(self.attempted(attempt)), [0])
+    regex = f'attempt must be {attempt} in round 1, got {claimed}'
+    with self.assertRaisesRegex(ValueError, regex):
+      state.fresh(self.attempted(claimed))
+
+  def attempted(self, attempt):
+    """A record of round 1 with noise of its own."""
+    return _ledger_format.LedgerRecord(
+      round=1,
+      attempt=attempt,
+      clients=(0,),
+      noise_multipliers=(20.0,),
+      laplace_epsilon=None,
+      releases_per_client=1,
+      noise_digests=(f'{attempt:064x}',),
+      input_digests=('a' * 64,),
+    )
 
   def test_fresh_retry_is_charged(self):
     ledger_ = self.create()

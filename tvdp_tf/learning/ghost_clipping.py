@@ -14,8 +14,10 @@ example at a time.
 """
 
 import contextlib
+import types
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tvdp_tf.learning import clipping, functional, models
@@ -58,6 +60,8 @@ _LOSSES = (
   models.CrossEntropyLoss,
   models.HingeLoss,
 )
+# What the first of them computes.
+_CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
 # What the graph of such a model is made of.
 _OPS = frozenset(
   (
@@ -102,9 +106,20 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     and len(layer.inbound_nodes) == 1
     and None not in shape[1:]
     and getattr(layer, 'activation', None) in _ACTIVATIONS
-    # Nothing of the class is replaced in the object.
-    and not any(callable(vars(layer).get(name)) for name in ('call', '_call'))
-    and not (type(layer) is _layers.Concatenate and layer.axis == 0)
+    and not (
+      type(layer) is _layers.Concatenate and layer.axis % len(shape) == 0
+    )
+    and _is_kerass_own(type(layer))
+  )
+
+
+def _is_kerass_own(kind: type) -> bool:
+  """Whether all functions of a class are of the package that it is from."""
+  return all(
+    function.__module__.partition('.')[0] in ('keras', 'tensorflow')
+    for base in kind.__mro__
+    for function in vars(base).values()
+    if isinstance(function, types.FunctionType)
   )
 
 
@@ -124,8 +139,8 @@ def _is_known_model(model: tf.keras.Model) -> bool:
     kind.__module__.startswith('keras.src.engine.')
     and kind.__name__ in ('Functional', 'Sequential')
     and model._is_graph_network  # A Sequential may not be built yet.
-    and not callable(vars(model).get('call'))
     and len(model.output_shape) == 2
+    and _is_kerass_own(kind)
   )
 
 
@@ -135,10 +150,71 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
     type(loss) in _LOSSES
     and loss.reduction in (reductions.AUTO, reductions.SUM_OVER_BATCH_SIZE)
     and getattr(loss, '_fn_kwargs', {}).get('ignore_class') is None
+    # Nothing of the class is replaced in the object.
+    and not any(hasattr(type(loss), name) for name in vars(loss))
+    and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY
   )
 
 
+def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
+  """The model anew, from its configuration.
+
+  It runs the code of Keras's classes alone, whatever was replaced in the
+  objects of the original.
+
+  Raises:
+    ValueError: If it cannot be copied, or is not the same model.
+  """
+  original = model.keras_model
+  try:
+    copied = type(original).from_config(original.get_config())
+  except Exception as error:  # Of any kind: it may be the model's own code.
+    raise ValueError(f'model must have a configuration, got {error}') from error
+  result = functional.FunctionalModel(copied)
+  if [w.shape for w in copied.weights] != [w.shape for w in original.weights]:
+    raise ValueError('model must be that of its configuration')
+  shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
+  features = np.random.default_rng(0).standard_normal(shape)
+  outputs = (
+    one(model.initial_weights, features.astype(np.float32)).numpy()
+    for one in (model, result)
+  )
+  if not np.array_equal(*outputs, equal_nan=True):
+    raise ValueError('model must be that of its configuration')
+  return result
+
+
+def supported_copy(
+  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
+) -> functional.FunctionalModel | None:
+  """A copy of a model that is made only of what is listed here, or None.
+
+  It is the copy that is trained on, so that what cannot be seen in the list
+  cannot be in the model either: a layer's function, replaced in the object.
+
+  Args:
+    model: The model.
+    loss: Its loss.
+  """
+  if not _is_known_model(model.keras_model) or (
+    model.features_spec.dtype != tf.float32
+  ):
+    return None
+  try:
+    copied = _copied(model)
+  except ValueError:
+    return None
+  return copied if _is_listed(copied, loss) else None
+
+
 def supports(
+  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
+) -> bool:
+  """Whether there is a `supported_copy`."""
+  return supported_copy(model, loss) is not None
+
+
+def _is_listed(
   model: functional.FunctionalModel, loss: tf.keras.losses.Loss
 ) -> bool:
   """Whether a model and its loss are made only of what is listed here.
@@ -292,12 +368,13 @@ def ghost_clipped_sum(
   Raises:
     ValueError: If the model or the loss is not supported.
   """
-  if not supports(model, loss):
+  copied = supported_copy(model, loss)
+  if copied is None:
     raise ValueError(
       'model must be made of the layers that ghost clipping knows, got '
       f'{model.keras_model.name}'
     )
-  tapped = _TappedModel(model, training)
+  tapped = _TappedModel(copied, training)
 
   def clipped_sum(weights, features, labels, present, clip):
     num_examples = tf.shape(labels)[0]

@@ -1,0 +1,197 @@
+"""Each line of ghost clipping's list, and the self-check, on its own.
+
+What one layer of defence lets through, another mostly catches, so a model that
+is refused in the end tells nothing about a single line. Here the others are out
+of the way: the list is asked by itself, with all ops of the model on it.
+"""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf.learning import example_independence, functional, ghost_clipping
+
+LAYERS = tf.keras.layers
+CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def sequential(*layers, shape=(6,)):
+  return tf.keras.Sequential([LAYERS.InputLayer(shape), *layers])
+
+
+def dense_of_rank(rank):
+  """A dense layer on vectors (rank 2, with the batch) or on sequences (3)."""
+  flatten, dense = LAYERS.Flatten(), LAYERS.Dense(2)
+  layers = (flatten, dense) if rank == 2 else (dense, flatten)
+  return sequential(*layers, shape=(3, 2))
+
+
+def convolution_in_groups(groups):
+  convolution = LAYERS.Conv2D(4, 2, groups=groups)
+  return sequential(convolution, LAYERS.Flatten(), shape=(3, 3, 2))
+
+
+def dense_of_type(dtype):
+  return sequential(LAYERS.Dense(3, dtype=dtype))
+
+
+def reshape_of_type(dtype):
+  # Computes in what it gets: only its policy tells.
+  shaped = LAYERS.Reshape([6], dtype=dtype, autocast=False)
+  return sequential(shaped, LAYERS.Dense(3))
+
+
+def dense_with(replaced):
+  """A dense layer, whose `call` may be replaced in the object."""
+  model = sequential(LAYERS.Dense(3))
+  layer = model.layers[0]
+  plain = layer.call
+  if replaced:
+    layer.call = lambda x: plain(x - tf.reduce_mean(x, 0))
+  return model
+
+
+def concatenated(axis):
+  inputs = tf.keras.Input([6])
+  parts = [LAYERS.Dense(3)(inputs), LAYERS.Dense(3)(inputs)]
+  return tf.keras.Model(inputs, LAYERS.Concatenate(axis)(parts))
+
+
+class Sequential(tf.keras.Sequential):
+  """Has the name of Keras's class, and a `call` of its own."""
+
+  def call(self, inputs, training=None, mask=None):
+    return super().call(inputs - tf.reduce_mean(inputs, 0), training, mask)
+
+
+def model_of_class(kind):
+  return kind([LAYERS.InputLayer([6]), LAYERS.Dense(3)])
+
+
+def upsampled(interpolation):
+  return sequential(
+    LAYERS.UpSampling2D(interpolation=interpolation),
+    LAYERS.Flatten(),
+    LAYERS.Dense(3),
+    shape=(2, 2, 1),
+  )
+
+
+class NamedLikeCrossEntropy(tf.keras.losses.SparseCategoricalCrossentropy):
+  def call(self, y_true, y_pred):
+    return super().call(y_true, y_pred - tf.reduce_mean(y_pred, 0))
+
+
+class GhostListTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ('rank', dense_of_rank, 3, 2),
+    ('groups', convolution_in_groups, 2, 1),
+    ('type', dense_of_type, 'float64', 'float32'),
+    ('policy_alone', reshape_of_type, 'float64', 'float32'),
+    ('replaced_call', dense_with, True, False),
+    ('concatenated_batch', concatenated, 0, 1),
+    ('concatenated_batch_from_the_end', concatenated, -2, -1),
+    ('own_class', model_of_class, Sequential, tf.keras.Sequential),
+  )
+  def test_takes_a_model_only_without(self, build, bad, good):
+    supported = []
+    for value in (bad, good):
+      model = functional.FunctionalModel(build(value))
+      ops = ghost_clipping._OPS | model.ops
+      with mock.patch.object(ghost_clipping, '_OPS', ops):
+        supported.append(ghost_clipping.supports(model, CROSS_ENTROPY))
+    self.assertEqual(supported, [False, True])
+
+  def test_trains_on_keras_code_alone(self):
+    """A function of a layer, replaced in the object, that lies in wait."""
+    model = sequential(
+      LAYERS.Conv2D(2, 2), LAYERS.Flatten(), LAYERS.Dense(3), shape=(3, 3, 1)
+    )
+    layer = model.layers[0]
+    plain = layer.convolution_op
+
+    def mixing(x, kernel):
+      largest = tf.reduce_max(x, 0, keepdims=True)
+      return plain(x + tf.where(largest >= 1e6, largest, 0.0), kernel)
+
+    layer.convolution_op = mixing
+    wrapped = functional.FunctionalModel(model)
+    # All else looks as it should.
+    self.assertLessEqual(wrapped.ops, ghost_clipping._OPS)
+    self.assertTrue(ghost_clipping.supports(wrapped, CROSS_ENTROPY))
+    clip = 0.5
+    clipped_sum = example_independence.clipped_sum(wrapped, CROSS_ENTROPY, clip)
+    features = np.random.default_rng(0).random([64, 3, 3, 1], np.float32)
+    other = features.copy()
+    other[0] = 1e7
+    sums = [
+      clipped_sum(
+        [tf.constant(w) for w in wrapped.initial_weights],
+        tf.constant(x),
+        tf.constant(np.arange(64) % 3, tf.int32),
+        tf.ones([64], tf.bool),
+        tf.constant(clip, tf.float64),
+      )
+      for x in (features, other)
+    ]
+    moved = np.concatenate(
+      [np.ravel(a - b) for a, b in zip(*sums, strict=True)]
+    )
+    self.assertLessEqual(np.linalg.norm(moved), 2 * clip * 1.001)
+
+  @parameterized.parameters('build', 'get_config')
+  def test_takes_no_class_of_keras_that_was_changed(self, name):
+    def changed(self, *args, **kwargs):
+      return plain(self, *args, **kwargs)
+
+    plain = getattr(LAYERS.Dense, name)
+    with mock.patch.object(LAYERS.Dense, name, changed):
+      model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
+      self.assertFalse(ghost_clipping.supports(model, CROSS_ENTROPY))
+    self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+
+  @parameterized.parameters('call', 'fn', '__call__')
+  def test_takes_no_loss_with_a_function_replaced(self, name):
+    model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    self.assertTrue(ghost_clipping.supports(model, loss))
+    setattr(loss, name, lambda *args, **kwargs: 0.0)
+    self.assertFalse(ghost_clipping.supports(model, loss))
+
+  def test_takes_no_op_that_is_not_listed(self):
+    # Of the same listed layer.
+    nearest, bilinear = (
+      functional.FunctionalModel(upsampled(name))
+      for name in ('nearest', 'bilinear')
+    )
+    self.assertTrue(ghost_clipping.supports(nearest, CROSS_ENTROPY))
+    self.assertFalse(ghost_clipping.supports(bilinear, CROSS_ENTROPY))
+
+  def test_takes_no_loss_that_is_not_listed(self):
+    model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
+    self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+    for loss in (
+      tf.keras.losses.MeanSquaredError(),
+      NamedLikeCrossEntropy(from_logits=True),
+    ):
+      self.assertFalse(ghost_clipping.supports(model, loss), loss)
+
+
+class SelfCheckTest(absltest.TestCase):
+  def test_refuses_what_a_list_would_let_through(self):
+    # Seven outputs, and as many examples: the labels [7] of all meet the
+    # outputs [7, 7] of each.
+    loss = tf.keras.losses.MeanSquaredError()
+    model = functional.FunctionalModel(sequential(LAYERS.Dense(7), shape=(2,)))
+    with (
+      mock.patch.object(ghost_clipping, '_is_known_loss', lambda loss: True),
+      mock.patch.object(example_independence, '_DRAWS', 1),
+      self.assertRaisesRegex(ValueError, 'single examples, but .* clips off'),
+    ):
+      example_independence.clipped_sum(model, loss, 0.5)
+
+
+if __name__ == '__main__':
+  absltest.main()
