@@ -161,7 +161,7 @@ MUTANTS = [
     ('covered == [w.ref() for w in keras_model.trainable_weights]', 'True'),
     ('layer.axis % len(shape) == 0', 'layer.axis == 0'),
     ('and _is_kerass_own(type(layer))', ''),
-    ('not np.array_equal(*outputs, equal_nan=True)', 'False'),
+    ('not np.array_equal(given, own, equal_nan=True)', 'False'),
     ('return copied if _is_listed(copied, loss) else None', 'return copied'),
     ('_TappedModel(copied, training)', '_TappedModel(model, training)'),
     ('and not any(hasattr(type(loss), name) for name in vars(loss))', ''),

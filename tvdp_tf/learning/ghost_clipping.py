@@ -175,11 +175,11 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
     raise ValueError('model must be that of its configuration')
   shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
   features = np.random.default_rng(0).standard_normal(shape)
-  outputs = (
+  given, own = (
     one(model.initial_weights, features.astype(np.float32)).numpy()
     for one in (model, result)
   )
-  if not np.array_equal(*outputs, equal_nan=True):
+  if not np.array_equal(given, own, equal_nan=True):
     raise ValueError('model must be that of its configuration')
   return result
 
