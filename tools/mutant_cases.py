@@ -112,12 +112,12 @@ MUTANTS = [
       ' tf.float64)',
     ),
     (
-      'start + tf.range(microbatch_size) < num_examples',
-      'start + tf.range(microbatch_size) >= 0',
+      'tf.range(start, end) < prepared.count',
+      'tf.range(start, end) >= 0',
     ),
     (
-      'divisor = tf.cast(num_examples, tf.float64)',
-      'divisor = tf.cast(num_examples, tf.float64) / 2',
+      'divisor = tf.cast(prepared.count, tf.float64)',
+      'divisor = tf.cast(prepared.count, tf.float64) / 2',
     ),
     (
       'tf.where(used[:, tf.newaxis], gradient, tf.zeros_like(gradient))',
@@ -138,18 +138,26 @@ MUTANTS = [
   *_of(
     'tvdp_tf/learning/ghost_clipping.py',
     _LIST + _CLIPPING,
-    ('(clipping.stacked_squared_norms(inputs) + ones)', '(ones)'),
+    ('* (of_input + one)', '* one'),
+    ('* (of_input + one)', '* of_input'),
+    ('not upstream.weights and not model.is_random', 'not upstream.weights'),
+    ('not upstream.weights and not model.is_random', 'not model.is_random'),
     (
-      '(clipping.stacked_squared_norms(inputs) + ones)',
-      '(clipping.stacked_squared_norms(inputs))',
+      'return tf.reduce_sum(tf.cast(products, tf.float64), axis=0)',
+      'return tf.reduce_sum(products, axis=0)',
+    ),
+    ('list(self._upstream).index(place)', '-1'),
+    (
+      'tf.reduce_all(tf.math.is_finite(tf.add_n(squares)))',
+      'tf.constant(True)',
     ),
     (
       'squares += map(clipping.squared_norms, parts)',
       'squares += map(clipping.squared_norms, parts[:1])',
     ),
     (
-      'squares.append(_dense_squares(*zip(*dense, strict=True)))',
-      'squares.append(_dense_squares(*zip(*dense[:1], strict=True)))',
+      'squares.append(clipping.squared_norms(delta) * (of_input + one))',
+      'squares.append(0 * clipping.squared_norms(delta))',
     ),
     ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
     ('len(layer.input_shape) == 2', 'len(layer.input_shape) >= 2'),
@@ -163,7 +171,7 @@ MUTANTS = [
     ('and _is_kerass_own(type(layer))', ''),
     ('not np.array_equal(given, own, equal_nan=True)', 'False'),
     ('return copied if _is_listed(copied, loss) else None', 'return copied'),
-    ('_TappedModel(copied, training)', '_TappedModel(model, training)'),
+    ('_GhostClippedSum(copied, loss', '_GhostClippedSum(model, loss'),
     ('and not any(hasattr(type(loss), name) for name in vars(loss))', ''),
     ("and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY", ''),
     ('type(loss) in _LOSSES', 'True'),

@@ -15,15 +15,17 @@ With u = 2^-24 (float32) and v = 2^-53 (float64), B the size of a microbatch:
   most (B + 3) u times the sum of the absolute values, so the sum by at most
   (B + 3) u B C_g in norm. The same microbatch gives the same bits, and one
   example is in one microbatch, so that two data sets differ by twice that.
-* The microbatches' sums are added in float64: n / B additions to a sum of norm
-  n C_g at most, each off by v n C_g.
+* The microbatches' sums are added in float64, in any order: n / B additions to
+  a sum of norm n C_g at most, each off by v n C_g.
 
 Together this is less than `relative_rounding` of the 2 C_g / n. Gradients are
 clipped shorter by as much.
 """
 
+import abc
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -32,10 +34,30 @@ from tvdp_tf.privacy import sensitivity
 
 # (weights, features [b, ...], labels [b], present bool [b], clip) -> the sum of
 # the clipped gradients of the examples that are present, shaped as the weights.
-ClippedSum = Callable[
-  [Sequence[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor],
-  list[tf.Tensor],
-]
+# A `PreparedSum` takes a sixth argument.
+ClippedSum = Callable[..., list[tf.Tensor]]
+
+
+class PreparedSum(abc.ABC):
+  """A `ClippedSum` that works something out of the features in advance.
+
+  Attributes:
+    microbatches: How many microbatches it takes at a time: what it returns is
+      their sums, each in float32, added in float64.
+  """
+
+  microbatches: int = 1
+
+  @abc.abstractmethod
+  def prepare(self, features: tf.Tensor) -> tf.Tensor:
+    """A tensor [n, ...] of the features [n, ...], the same for any weights."""
+
+  @abc.abstractmethod
+  def __call__(
+    self, weights, features, labels, present, clip, prepared=None
+  ) -> list[tf.Tensor]:
+    """As a `ClippedSum`; `prepared` are the examples' rows of `prepare`."""
+
 
 MICROBATCH_SIZE = sensitivity.MICROBATCH_SIZE
 
@@ -234,6 +256,45 @@ def _pad(tensor: tf.Tensor, padding: tf.Tensor) -> tf.Tensor:
   return tf.pad(tensor, paddings)
 
 
+class Examples(NamedTuple):
+  """A client's examples, ready to be gone through many times.
+
+  Attributes:
+    features: [n, ...], filled up with zeros to whole microbatches.
+    labels: The same of the labels.
+    prepared: Of a `PreparedSum`; None for any other.
+    count: n.
+  """
+
+  features: tf.Tensor
+  labels: tf.Tensor
+  prepared: tf.Tensor | None
+  count: tf.Tensor
+
+
+def examples(
+  clipped_sum: ClippedSum,
+  features: tf.Tensor,
+  labels: tf.Tensor,
+  microbatch_size: int = MICROBATCH_SIZE,
+) -> Examples:
+  """Prepares examples for `mean_gradient`.
+
+  Args:
+    clipped_sum: How to sum over a microbatch.
+    features: Tensor [n, ...].
+    labels: Tensor [n].
+    microbatch_size: How many examples are worked on at a time.
+  """
+  count = tf.shape(labels)[0]
+  padding = -count % microbatch_size
+  features = _pad(features, padding)
+  prepared = None
+  if isinstance(clipped_sum, PreparedSum):
+    prepared = clipped_sum.prepare(features)
+  return Examples(features, _pad(labels, padding), prepared, count)
+
+
 def clipped_mean_gradient(
   clipped_sum: ClippedSum,
   weights: local_training.Weights,
@@ -243,15 +304,32 @@ def clipped_mean_gradient(
   example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
 ) -> list[tf.Tensor]:
+  """As `mean_gradient`, of features [n, ...] and labels [n]."""
+  return mean_gradient(
+    clipped_sum,
+    weights,
+    examples(clipped_sum, features, labels, microbatch_size),
+    example_l2_norm_clip=example_l2_norm_clip,
+    microbatch_size=microbatch_size,
+  )
+
+
+def mean_gradient(
+  clipped_sum: ClippedSum,
+  weights: local_training.Weights,
+  prepared: Examples,
+  *,
+  example_l2_norm_clip: float | tf.Tensor,
+  microbatch_size: int = MICROBATCH_SIZE,
+) -> list[tf.Tensor]:
   """Mean over the examples of their gradients, each clipped to norm C_g.
 
   Args:
     clipped_sum: How to sum over a microbatch.
     weights: Float tensors of static shapes.
-    features: Tensor [n, ...].
-    labels: Tensor [n].
+    prepared: Of `examples`, by the same `clipped_sum`.
     example_l2_norm_clip: C_g > 0. The norm is over all weights together.
-    microbatch_size: How many examples are worked on at a time.
+    microbatch_size: As of `examples`.
 
   Returns:
     float64 tensors of the shapes of `weights`; an example whose gradient is not
@@ -259,32 +337,34 @@ def clipped_mean_gradient(
     2 C_g / n, see above.
   """
   weights = list(weights)
-  num_examples = tf.shape(labels)[0]
-  num_microbatches = (num_examples + microbatch_size - 1) // microbatch_size
-  padding = num_microbatches * microbatch_size - num_examples
-  features, labels = _pad(features, padding), _pad(labels, padding)
-  divisor = tf.cast(num_examples, tf.float64)
+  padded = tf.shape(prepared.labels)[0]
+  divisor = tf.cast(prepared.count, tf.float64)
   clip = tf.cast(example_l2_norm_clip, tf.float64) / (
     1 + sensitivity.relative_rounding(divisor, microbatch_size)
   )
+  at_once = microbatch_size
+  if isinstance(clipped_sum, PreparedSum):
+    at_once *= clipped_sum.microbatches
 
-  def add_microbatch(index, totals):
-    start = index * microbatch_size
+  def add_microbatches(start, totals):
+    end = tf.minimum(start + at_once, padded)
+    more = [] if prepared.prepared is None else [prepared.prepared[start:end]]
     sums = clipped_sum(
       weights,
-      features[start : start + microbatch_size],
-      labels[start : start + microbatch_size],
-      start + tf.range(microbatch_size) < num_examples,
+      prepared.features[start:end],
+      prepared.labels[start:end],
+      tf.range(start, end) < prepared.count,
       clip,
+      *more,
     )
-    return index + 1, [
+    return end, [
       total + tf.cast(addend, tf.float64)
       for total, addend in zip(totals, sums, strict=True)
     ]
 
   _, totals = tf.while_loop(
-    lambda index, _: index < num_microbatches,
-    add_microbatch,
+    lambda start, _: start < padded,
+    add_microbatches,
     (tf.constant(0), [tf.zeros(w.shape, tf.float64) for w in weights]),
   )
   return [total / divisor for total in list(totals)]

@@ -335,19 +335,132 @@ def _kernel_gradients(
   return tf.concat(places, axis=1)
 
 
-def _dense_squares(
-  layers: Sequence[tf.keras.layers.Layer],
-  inputs: Sequence[tf.Tensor],
-  deltas: Sequence[tf.Tensor],
-) -> tf.Tensor:
-  """Squared norms of the gradients of dense layers together, or a bit more."""
-  # Of the bias, whose gradient is delta itself.
-  ones = tf.constant([[1.0 * layer.use_bias] for layer in layers], tf.float64)
-  return tf.reduce_sum(
-    clipping.stacked_squared_norms(deltas)
-    * (clipping.stacked_squared_norms(inputs) + ones),
-    axis=0,
-  )
+def _microbatches(tensor: tf.Tensor) -> tf.Tensor:
+  """[n, ...] as [n / B, B, ...]; filled up with zeros, if n is no multiple."""
+  size = clipping.MICROBATCH_SIZE
+  padding = -tf.shape(tensor)[0] % size
+  paddings = [[0, padding]] + [[0, 0]] * (len(tensor.shape) - 1)
+  whole = tf.cond(padding > 0, lambda: tf.pad(tensor, paddings), lambda: tensor)
+  return tf.reshape(whole, [-1, size, *tensor.shape[1:]])
+
+
+def _summed(products: tf.Tensor) -> tf.Tensor:
+  """Sums of microbatches, [n / B, ...] in float32, added in float64."""
+  return tf.reduce_sum(tf.cast(products, tf.float64), axis=0)
+
+
+class _GhostClippedSum(clipping.PreparedSum):
+  """The sum of a `supported_copy`."""
+
+  def __init__(
+    self,
+    model: functional.FunctionalModel,
+    loss: tf.keras.losses.Loss,
+    training: bool,
+  ):
+    self._loss = loss
+    self._tapped = _TappedModel(model, training)
+    layers = self._tapped.layers
+    if all(map(_is_dense, layers)):
+      # There are no gradients of single examples to be held.
+      self.microbatches = 16
+    # What makes a layer's input out of the features alone. Its norms are the
+    # same for any weights, unless something is drawn.
+    self._upstream: dict[int, tf.keras.Model] = {}
+    for place, layer in enumerate(layers):
+      upstream = tf.keras.Model(model.keras_model.inputs, layer.input)
+      if _is_dense(layer) and not upstream.weights and not model.is_random:
+        self._upstream[place] = upstream
+
+  def prepare(self, features: tf.Tensor) -> tf.Tensor:
+    """Squared norms of inputs of layers, float64 [n, layers]."""
+    squares = [
+      clipping.squared_norms(upstream(features))
+      for upstream in self._upstream.values()
+    ]
+    if not squares:
+      return tf.zeros([tf.shape(features)[0], 0], tf.float64)
+    return tf.stack(squares, axis=1)
+
+  def _input_squares(
+    self, place: int, value: tf.Tensor, prepared: tf.Tensor | None
+  ) -> tf.Tensor:
+    """Squared norms of a layer's input, or a bit more: float64 [n]."""
+    if prepared is None or place not in self._upstream:
+      return clipping.squared_norms(value)
+    return prepared[:, list(self._upstream).index(place)]
+
+  def __call__(self, weights, features, labels, present, clip, prepared=None):
+    """As a `clipping.ClippedSum`."""
+    num_examples = tf.shape(labels)[0]
+    taps = self._tapped.zero_taps(num_examples)
+    with tf.GradientTape() as tape:
+      tape.watch(taps)
+      outputs, inputs = self._tapped(weights, features, taps)
+      total = self._loss(labels, outputs) * tf.cast(num_examples, tf.float32)
+    deltas = tape.gradient(
+      total, taps, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    layers = self._tapped.layers
+    # What is added up is what the norms are of, to the bit: of a convolution,
+    # each example's gradients.
+    explicit: list[list[tf.Tensor]] = []
+    squares: list[tf.Tensor] = []
+    for place, (layer, value, delta) in enumerate(
+      zip(layers, inputs, deltas, strict=True)
+    ):
+      parts = []
+      if _is_dense(layer):
+        # Of the bias, whose gradient is delta itself.
+        one = tf.constant(1.0 * layer.use_bias, tf.float64)
+        of_input = self._input_squares(place, value, prepared)
+        squares.append(clipping.squared_norms(delta) * (of_input + one))
+      else:
+        parts.append(_kernel_gradients(layer, value, delta))
+        if layer.use_bias:
+          parts.append(tf.reduce_sum(delta, axis=[1, 2]))
+        squares += map(clipping.squared_norms, parts)
+      explicit.append(parts)
+    used, scales = clipping.scales(tf.add_n(squares), present, clip)
+    # Times zero, what is not finite is not zero.
+    all_finite = tf.reduce_all(tf.math.is_finite(tf.add_n(squares)))
+
+    def kept(tensor):
+      shape = [-1] + [1] * (len(tensor.shape) - 1)
+      return tf.cond(
+        all_finite,
+        lambda: tensor,
+        lambda: tf.where(tf.reshape(used, shape), tensor, 0),
+      )
+
+    scales = scales[:, tf.newaxis]
+    sums = []
+    for layer, value, delta, parts in zip(
+      layers, inputs, deltas, explicit, strict=True
+    ):
+      if parts:
+        of_layer = [
+          tf.matmul(
+            _microbatches(scales),
+            _microbatches(
+              tf.reshape(kept(part), [-1, weight.shape.num_elements()])
+            ),
+            transpose_a=True,
+          )
+          for part, weight in zip(parts, layer.trainable_weights, strict=True)
+        ]
+      else:
+        scaled = _microbatches(kept(delta) * scales)
+        of_layer = [
+          tf.matmul(_microbatches(kept(value)), scaled, transpose_a=True)
+        ]
+        if layer.use_bias:
+          of_layer.append(tf.reduce_sum(scaled, axis=1))
+      sums += [
+        tf.reshape(_summed(total), weight.shape)
+        for total, weight in zip(of_layer, layer.trainable_weights, strict=True)
+      ]
+    return sums
 
 
 def ghost_clipped_sum(
@@ -363,7 +476,7 @@ def ghost_clipped_sum(
     training: Keras's `training` argument.
 
   Returns:
-    As `clipping.vectorized_clipped_sum`.
+    As `clipping.vectorized_clipped_sum`, in float64.
 
   Raises:
     ValueError: If the model or the loss is not supported.
@@ -374,58 +487,4 @@ def ghost_clipped_sum(
       'model must be made of the layers that ghost clipping knows, got '
       f'{model.keras_model.name}'
     )
-  tapped = _TappedModel(copied, training)
-
-  def clipped_sum(weights, features, labels, present, clip):
-    num_examples = tf.shape(labels)[0]
-    taps = tapped.zero_taps(num_examples)
-    with tf.GradientTape() as tape:
-      tape.watch(taps)
-      outputs, inputs = tapped(weights, features, taps)
-      total = loss(labels, outputs) * tf.cast(num_examples, tf.float32)
-    deltas = tape.gradient(
-      total, taps, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
-    # What is added up is what the norms are of, to the bit: of a convolution,
-    # each example's gradients.
-    explicit: list[list[tf.Tensor]] = []
-    squares: list[tf.Tensor] = []
-    for layer, value, delta in zip(tapped.layers, inputs, deltas, strict=True):
-      parts = []
-      if not _is_dense(layer):
-        parts.append(_kernel_gradients(layer, value, delta))
-        if layer.use_bias:
-          parts.append(tf.reduce_sum(delta, axis=[1, 2]))
-        squares += map(clipping.squared_norms, parts)
-      explicit.append(parts)
-    dense = [
-      (layer, value, delta)
-      for layer, value, delta in zip(tapped.layers, inputs, deltas, strict=True)
-      if _is_dense(layer)
-    ]
-    if dense:
-      squares.append(_dense_squares(*zip(*dense, strict=True)))
-    used, scales = clipping.scales(tf.add_n(squares), present, clip)
-
-    def kept(tensor):
-      shape = [-1] + [1] * (len(tensor.shape) - 1)
-      return tf.where(tf.reshape(used, shape), tensor, 0)
-
-    sums = []
-    for layer, value, delta, parts in zip(
-      tapped.layers, inputs, deltas, explicit, strict=True
-    ):
-      if parts:
-        of_layer = [tf.tensordot(scales, kept(part), 1) for part in parts]
-      else:
-        scaled = kept(delta) * scales[:, tf.newaxis]
-        of_layer = [tf.matmul(kept(value), scaled, transpose_a=True)]
-        if layer.use_bias:
-          of_layer.append(tf.reduce_sum(scaled, axis=0))
-      sums += [
-        tf.reshape(total, weight.shape)
-        for total, weight in zip(of_layer, layer.trainable_weights, strict=True)
-      ]
-    return sums
-
-  return clipped_sum
+  return _GhostClippedSum(copied, loss, training)

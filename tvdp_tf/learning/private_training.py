@@ -83,14 +83,15 @@ def private_local_steps(
   if noise_distribution == noise.DISCRETE_GAUSSIAN:
     clip *= 1 - _share_of_grid(weights, labels, clip, noise_stddev)
 
+  prepared = clipping.examples(clipped_sum, features, labels, microbatch_size)
+
   def step(index, current):
     # In float64, noise included.
     gradients = noise.perturb(
-      clipping.clipped_mean_gradient(
+      clipping.mean_gradient(
         clipped_sum,
         current,
-        features,
-        labels,
+        prepared,
         example_l2_norm_clip=clip,
         microbatch_size=microbatch_size,
       ),
