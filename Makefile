@@ -11,6 +11,8 @@ VENV ?= .venv
 ARGS ?=
 LOCK := requirements$(if $(findstring gpu,$(notdir $(VENV))),-gpu).lock
 IN_VENV := $(VENV)/bin/python -m
+QUICK := tests/privacy tests/planner tests/layering_test.py \
+  tests/docstrings_test.py tests/public_names_test.py
 
 # python3.11 where it runs, else python3: asked only by targets that need it.
 PYTHON ?= $(shell for name in python3.11 python3; do \
@@ -36,6 +38,10 @@ demo: install  ## Paper, sound and no privacy compared, into runs/demo-<time>.
 .PHONY: test
 test: lint pytest  ## Everything that must hold: lint, then all tests.
 
+.PHONY: check
+check: lint  ## Lint, types and the tests that need no TensorFlow: a minute.
+	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(QUICK) $(ARGS)
+
 .PHONY: lint
 lint: install  ## Ruff (rules and format) and mypy.
 	$(IN_VENV) ruff check .
@@ -58,6 +64,10 @@ audit: install  ## Known vulnerabilities of what the locks pin.
 .PHONY: faults
 faults: install  ## Kills, damage, full disks: results/faults, 15 minutes.
 	$(IN_VENV) tools.faults $(ARGS)
+
+.PHONY: mutants
+mutants: install  ## The guarantee's lines, broken: results/mutants, 20 minutes.
+	$(IN_VENV) tools.mutants $(ARGS)
 
 .PHONY: soak
 soak: install  ## A thousand rounds with faults: results/soak, ten minutes.
