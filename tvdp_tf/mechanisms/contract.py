@@ -124,6 +124,8 @@ class Mechanism(abc.ABC):
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
+    clips_examples: Whether each release is a noisy mean of the clipped
+      gradients of a client's examples.
     unit: What is protected, 'example' or 'user'.
     adjacency: Of the data sets that are to look alike.
     settings: The run's settings, a `TrainingSettings`.
@@ -143,6 +145,7 @@ class Mechanism(abc.ABC):
   name: ClassVar[str]
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
+  clips_examples: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
   adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
 

@@ -85,6 +85,7 @@ class Gradient(contract.Mechanism):
   """Every client spends exactly its own budget over its own rounds."""
 
   name = 'gradient'
+  clips_examples = True
   participations = ('balanced', 'uniform')
   noises = noise_distance.NOISES
 

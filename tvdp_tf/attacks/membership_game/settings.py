@@ -6,13 +6,14 @@ that an error about a field is an error about its flag.
 
 import dataclasses
 
-from tvdp_tf import _validate
+from tvdp_tf import _validate, mechanisms
 from tvdp_tf.attacks import lower_bound
 from tvdp_tf.training import settings as settings_lib
 
-# Whose epsilon is about replacing one example, as the game does. That of
-# `central` is about adding or removing a user.
-MECHANISMS = ('paper', 'gradient', 'laplace', 'none')
+# Whose epsilon is about an example, as the game is.
+MECHANISMS = tuple(
+  name for name, kind in mechanisms.MECHANISMS.items() if kind.unit == 'example'
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,14 @@ an error about a field is an error about its flag.
 
 import dataclasses
 
-from tvdp_tf import _validate
+from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose epsilon is about one example, and proven: what an audit can refute.
-# That of `central` is about a user, and the others promise nothing.
-MECHANISMS = ('gradient',)
+# Whose releases are means of clipped gradients: the pairs and the canaries are
+# made for these.
+MECHANISMS = tuple(
+  name for name, kind in mechanisms.MECHANISMS.items() if kind.clips_examples
+)
 
 
 @dataclasses.dataclass(frozen=True)
