@@ -1,6 +1,7 @@
 """TFF's own training program, with its managers, on a runtime of this package.
 
-python examples/train_model.py
+Run it by
+  python examples/train_model.py
 """
 
 import asyncio
@@ -9,19 +10,19 @@ import tempfile
 import tensorflow_federated as tff
 
 import tvdp_tf
-from tvdp_tf import federated, runtimes
+from tvdp_tf import runtimes
 from tvdp_tf.learning import models
 
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
 mlp = models.MODELS['mlp']
-noise = tvdp_tf.GeometricSchedule(0.9, rounds=3, initial_stddev=0.1)
-factory = federated.UnweightedTimeVaryingGaussianFactory(noise, l2_norm_clip=1)
 process = tff.learning.algorithms.build_unweighted_fed_avg(
   tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  model_aggregator=factory,
+  model_aggregator=tvdp_tf.local_noise(
+    epsilon=8.0, delta=1e-5, rounds=3, l2_norm_clip=1.0
+  ),
   metrics_aggregator=tvdp_tf.withheld_metrics,
 )
 compose = tff.simulation.compose_dataset_computation_with_learning_process
