@@ -17,12 +17,11 @@ emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
 mlp = models.MODELS['mlp']
+noise = tvdp_tf.local_noise(epsilon=8, delta=1e-5, rounds=3, l2_norm_clip=1)
 process = tff.learning.algorithms.build_unweighted_fed_avg(
   tvdp_tf.functional_model(mlp, mlp.build([28, 28], 10, 0)),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-  model_aggregator=tvdp_tf.local_noise(
-    epsilon=8.0, delta=1e-5, rounds=3, l2_norm_clip=1.0
-  ),
+  model_aggregator=noise,
   metrics_aggregator=tvdp_tf.withheld_metrics,
 )
 compose = tff.simulation.compose_dataset_computation_with_learning_process
