@@ -50,7 +50,7 @@ lint: install  ## Ruff (rules and format) and mypy.
 
 .PHONY: pytest
 pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
-	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(ARGS)
+	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(ARGS)
 
 .PHONY: fuzz
 fuzz: install  ## Ten times as many damaged files, new ones every time.
