@@ -166,7 +166,6 @@ MUTANTS = [
     ('known = type(layer) in _WEIGHTLESS_LAYERS', 'known = True'),
     ('and len(layer.inbound_nodes) == 1', ''),
     ("and layer.dtype_policy.name == 'float32'", ''),
-    ('covered == [w.ref() for w in keras_model.trainable_weights]', 'True'),
     ('layer.axis % len(shape) == 0', 'layer.axis == 0'),
     ('and _is_kerass_own(type(layer))', ''),
     ('not np.array_equal(given, own, equal_nan=True)', 'False'),

@@ -66,6 +66,28 @@ class Sequential(tf.keras.Sequential):
     return super().call(inputs - tf.reduce_mean(inputs, 0), training, mask)
 
 
+class SequentialByName(tf.keras.Sequential):
+  """Has a property of its own, and no function."""
+
+  losses = property(lambda self: [])
+
+
+SequentialByName.__name__ = 'Sequential'
+
+
+@tf.keras.utils.register_keras_serializable('ghost_list_test')
+def centered(x):
+  return x - tf.reduce_mean(x, 0)
+
+
+def dense_activated(activation):
+  return sequential(LAYERS.Dense(3, activation=activation))
+
+
+def ended_by(layer):
+  return sequential(LAYERS.Dense(3), layer)
+
+
 def model_of_class(kind):
   return kind([LAYERS.InputLayer([6]), LAYERS.Dense(3)])
 
@@ -94,6 +116,9 @@ class GhostListTest(parameterized.TestCase):
     ('concatenated_batch', concatenated, 0, 1),
     ('concatenated_batch_from_the_end', concatenated, -2, -1),
     ('own_class', model_of_class, Sequential, tf.keras.Sequential),
+    ('own_property', model_of_class, SequentialByName, tf.keras.Sequential),
+    ('own_activation', dense_activated, centered, 'tanh'),
+    ('unknown', ended_by, LAYERS.Softmax(0), LAYERS.Activation('softmax')),
   )
   def test_takes_a_model_only_without(self, build, bad, good):
     supported = []
@@ -177,6 +202,48 @@ class GhostListTest(parameterized.TestCase):
       NamedLikeCrossEntropy(from_logits=True),
     ):
       self.assertFalse(ghost_clipping.supports(model, loss), loss)
+
+
+class PreparedTest(parameterized.TestCase):
+  def ghost(self, model):
+    return ghost_clipping.ghost_clipped_sum(
+      functional.FunctionalModel(model), CROSS_ENTROPY
+    )
+
+  def test_what_is_drawn_anew_is_not_prepared(self):
+    features = tf.ones([4, 6])
+    fixed = self.ghost(sequential(LAYERS.Dense(3), LAYERS.Dense(2)))
+    self.assertEqual(fixed.prepare(features).shape, [4, 1])
+    drawn = self.ghost(sequential(LAYERS.Dropout(0.5), LAYERS.Dense(3)))
+    self.assertEqual(drawn.prepare(features).shape, [4, 0])
+
+  def test_every_layer_has_its_own_norms(self):
+    inputs = tf.keras.Input([4, 4, 1])
+    small = LAYERS.Flatten()(LAYERS.AveragePooling2D()(inputs))
+    outputs = LAYERS.Add()(
+      [LAYERS.Dense(3)(LAYERS.Flatten()(inputs)), LAYERS.Dense(3)(small)]
+    )
+    model = tf.keras.Model(inputs, outputs)
+    clipped_sum = self.ghost(model)
+    rng = np.random.default_rng(0)
+    features = tf.constant(rng.random([8, 4, 4, 1], np.float32))
+    prepared = clipped_sum.prepare(features)
+    self.assertEqual(prepared.shape, [8, 2])
+    arguments = (
+      [tf.constant(w) for w in model.get_weights()],
+      features,
+      tf.constant(rng.integers(3, size=8), tf.int32),
+      tf.ones([8], tf.bool),
+      tf.constant(0.1, tf.float64),
+    )
+    for one, other in zip(
+      clipped_sum(*arguments, prepared), clipped_sum(*arguments), strict=True
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_microbatches_are_added_in_float64(self):
+    products = tf.constant([2.0**24, 1.0, 1.0], tf.float32)
+    self.assertEqual(float(ghost_clipping._summed(products)), 2.0**24 + 2)
 
 
 class SelfCheckTest(absltest.TestCase):
