@@ -11,7 +11,7 @@ VENV ?= .venv
 ARGS ?=
 LOCK := requirements$(if $(findstring gpu,$(notdir $(VENV))),-gpu).lock
 IN_VENV := $(VENV)/bin/python -m
-QUICK := tests/privacy tests/planner tests/layering_test.py \
+QUICK := tests/privacy tests/layering_test.py \
   tests/docstrings_test.py tests/public_names_test.py
 
 # python3.11 where it runs, else python3: asked only by targets that need it.
