@@ -9,12 +9,13 @@ import abc
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import participation
+from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population
 from tvdp_tf.privacy import (
   calibration_rules,
   ledger,
@@ -61,44 +62,6 @@ class Round:
   noise_multipliers: np.ndarray
   noise_stddev: float
   noise_scales: np.ndarray
-
-
-class Population(Protocol):
-  """Who takes part in a run, as far as a mechanism asks."""
-
-  @property
-  def participation(self) -> participation.Participation:
-    """The rule that draws the cohorts."""
-
-  @property
-  def examples_per_user(self) -> np.ndarray:
-    """|D_k| for each user, int64 [users]."""
-
-  @property
-  def num_parameters(self) -> int:
-    """How many weights the model has."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GraphMechanism:
-  """What of a mechanism enters the graph: its noise, its clip.
-
-  A subclass is a frozen dataclass that holds everything that the guarantee
-  rests on, so that training, accounting and statement cannot disagree. What its
-  field `schedule` holds, if it has one, is in the process's state; all other
-  fields are constants of the graph.
-  """
-
-  def parts(self, build: Any) -> Any:
-    """What it puts into the learning process.
-
-    Args:
-      build: A `federated.learning_process.Build`.
-
-    Returns:
-      The `federated.learning_process.Parts`.
-    """
-    raise NotImplementedError
 
 
 def check_schedule(schedule: privacy.GeometricSchedule) -> None:
