@@ -173,6 +173,7 @@ MUTANTS = [
     ('_GhostClippedSum(copied, loss', '_GhostClippedSum(model, loss'),
     ('and not any(hasattr(type(loss), name) for name in vars(loss))', ''),
     ("and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY", ''),
+    ('and _is_kerass_own(type(loss))', ''),
     ('type(loss) in _LOSSES', 'True'),
     ("kind.__module__.startswith('keras.src.engine.')", 'True'),
     (

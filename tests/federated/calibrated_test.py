@@ -3,6 +3,7 @@
 import contextlib
 import math
 from typing import Any
+from unittest import mock
 
 import dp_accounting
 import numpy as np
@@ -57,6 +58,10 @@ def event_of(state):
   return dp_accounting.DpEvent.from_named_tuple(fields)
 
 
+def central_noise(**arguments):
+  return federated.central_noise(clients_per_round=2.0, **arguments)
+
+
 class LocalNoiseTest(parameterized.TestCase):
   def test_noise_is_that_of_the_budget(self):
     factory = federated.local_noise(l2_norm_clip=CLIP, **BUDGET)
@@ -77,10 +82,12 @@ class LocalNoiseTest(parameterized.TestCase):
 
   @parameterized.parameters(1.0, 1e10, np.nan)
   def test_an_update_is_clipped(self, value):
-    """To a clip that is seen through its noise: that of a huge epsilon."""
-    factory = federated.local_noise(
-      epsilon=1e9, delta=0.5, rounds=1, l2_norm_clip=CLIP
-    )
+    """To a clip that is seen through its noise, which is tiny here."""
+    tiny = privacy.GeometricSchedule(1.0, 1, 1e-4)
+    with mock.patch.object(privacy, 'calibrate', return_value=tiny):
+      factory = federated.local_noise(
+        epsilon=1.0, delta=0.5, rounds=1, l2_norm_clip=CLIP
+      )
     update = np.zeros(SIZE, np.float32)
     update[0] = value
     (result,), _ = run(factory, [[update]], rounds=1)
@@ -92,6 +99,11 @@ class LocalNoiseTest(parameterized.TestCase):
     factory = federated.local_noise(l2_norm_clip=CLIP, **BUDGET)
     with self.assertRaisesRegex(Exception, 'no further'):
       run(factory, [[np.zeros(SIZE, np.float32)]], rounds=4)
+
+  @parameterized.parameters(federated.local_noise, central_noise)
+  def test_no_promise_beyond_the_end_of_the_noise(self, build):
+    with self.assertRaisesRegex(ValueError, '^delta must be at least'):
+      build(**{**BUDGET, 'epsilon': 50.0, 'l2_norm_clip': CLIP})
 
   @parameterized.parameters(
     {'epsilon': 0.0}, {'delta': 1.0}, {'rounds': 0}, {'l2_norm_clip': -1.0}

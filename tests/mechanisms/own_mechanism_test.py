@@ -24,7 +24,7 @@ class Ball(mechanisms.Mechanism):
     self._rule = privacy.projection_rule(settings.l2_norm_clip)
     schedule = privacy.calibrate(
       settings.epsilon,
-      settings.delta,
+      self.delta,
       settings.theta,
       settings.rounds,
       self._rule.value,
@@ -56,8 +56,14 @@ class OwnMechanismTest(absltest.TestCase):
     )
     result = train.train(settings, folder)
     self.assertTrue(result.statement.holds, result.statement.reason)
+    self.assertRegex(
+      '\n'.join(result.statement.assumptions), 'mechanism ball is not one of'
+    )
     audit = privacy.audit_ledger(folder / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
+    # As far as is known: it is the author's claim, and the noise has a tail.
+    self.assertIn('own_mechanism_test claims', audit.runs[0].run.sensitivity)
+    self.assertGreater(audit.runs[0].run.noise_distance, 0)
     self.assertBetween(audit.worst_epsilon, 1.0, 8.0)
     config = json.loads((folder / 'config.json').read_text())
     self.assertEqual(config['settings']['mechanism'], 'ball')

@@ -9,7 +9,19 @@ import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import aggregator, checked_mean, sum_query
-from tvdp_tf.privacy import sensitivity
+from tvdp_tf.privacy import noise_distance, sensitivity
+
+# More weights than any model has: what the tail of the noise costs of delta is
+# reckoned for so many values a round.
+_MOST_VALUES = 2**40
+
+
+def _accounted_delta(delta: float, epsilon: float, rounds: int) -> float:
+  """What the accountant is left with, the noise's tail taken off."""
+  values = _validate.integer('rounds', rounds) * _MOST_VALUES
+  return noise_distance.accounted_delta(
+    delta, epsilon, values, noise_distance.CONTINUOUS
+  )
 
 
 def local_noise(
@@ -38,10 +50,12 @@ def local_noise(
     The aggregator, whose noise has the sensitivity 2 C_u.
 
   Raises:
-    ValueError: If an argument is out of range, or no noise meets the target.
+    ValueError: If an argument is out of range, or no noise meets the target:
+      floating-point noise ends 12 standard deviations out.
   """
   clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
   rule = privacy.update_rule(clip)
+  delta = _accounted_delta(delta, epsilon, rounds)
   return aggregator.UnweightedTimeVaryingGaussianFactory(
     privacy.calibrate(epsilon, delta, theta, rounds, sensitivity=rule.value),
     l2_norm_clip=l2_norm_clip,
@@ -79,7 +93,8 @@ def central_noise(
     The aggregator, whose noise has the sensitivity C_u.
 
   Raises:
-    ValueError: If an argument is out of range, or no noise meets the target.
+    ValueError: If an argument is out of range, or no noise meets the target:
+      floating-point noise ends 12 standard deviations out.
   """
   clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
   rule = privacy.update_rule(clip, sensitivity.ADD_OR_REMOVE_ONE)
@@ -88,7 +103,7 @@ def central_noise(
   secret = sampling_rate < 1
   multipliers = privacy.calibrate(
     epsilon,
-    delta,
+    _accounted_delta(delta, epsilon, rounds),
     theta,
     rounds,
     accountant='rdp' if secret else 'exact',

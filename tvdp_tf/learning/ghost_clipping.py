@@ -114,9 +114,9 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _is_kerass_own(kind: type) -> bool:
-  """Whether all functions of a class are of the package that it is from."""
+  """Whether all functions of a class are Keras's, or of this package."""
   return all(
-    function.__module__.partition('.')[0] in ('keras', 'tensorflow')
+    function.__module__.partition('.')[0] in ('keras', 'tensorflow', 'tvdp_tf')
     for base in kind.__mro__
     for function in vars(base).values()
     if isinstance(function, types.FunctionType)
@@ -153,6 +153,7 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
     # Nothing of the class is replaced in the object.
     and not any(hasattr(type(loss), name) for name in vars(loss))
     and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY
+    and _is_kerass_own(type(loss))
   )
 
 

@@ -123,7 +123,6 @@ class Central(contract.Mechanism):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
-    self._choose_noise()
     self._amplified = settings.participation == _POISSON
     # The accounting of secret samples needs the schedule in advance.
     self.replans = not self._amplified

@@ -15,7 +15,7 @@ import numpy as np
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import participation
-from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population
+from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
 from tvdp_tf.privacy import (
   calibration_rules,
   ledger,
@@ -45,25 +45,6 @@ class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Round:
-  """The releases of one round; recorded before they happen.
-
-  Attributes:
-    number: From 1.
-    clients: int64 [k], who takes part.
-    noise_multipliers: float64 [k], of each client's releases.
-    noise_stddev: The smallest standard deviation of noise that is added.
-    noise_scales: float64 [k], as of `client_data.client_sequence`.
-  """
-
-  number: int
-  clients: np.ndarray
-  noise_multipliers: np.ndarray
-  noise_stddev: float
-  noise_scales: np.ndarray
-
-
 def check_schedule(schedule: privacy.GeometricSchedule) -> None:
   """Checks the type of a schedule.
 
@@ -87,6 +68,8 @@ class Mechanism(abc.ABC):
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
+    is_sound: Whether its statement may hold. Then what its noise is short of
+      Gaussian noise is taken off delta before it is calibrated: to `delta`.
     clips_examples: Whether each release is a noisy mean of the clipped
       gradients of a client's examples.
     unit: What is protected, 'example' or 'user'.
@@ -108,6 +91,7 @@ class Mechanism(abc.ABC):
   name: ClassVar[str]
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
+  is_sound: ClassVar[bool] = True
   clips_examples: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
   adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
@@ -129,6 +113,7 @@ class Mechanism(abc.ABC):
     self.fed = fed
     self.history: list[Round] = []
     self.delta = settings.delta
+    self.releases_per_client = self.releases_in_a_round(settings)
     # Whether the noise is Gaussian as far out as the promise needs it.
     self._reaches_far_enough = True
     # Of each user: the sum of 1 / z**2, and z of each of its rounds.
@@ -136,6 +121,8 @@ class Mechanism(abc.ABC):
     self._noise_multipliers: list[list[float]] = [
       [] for _ in range(settings.users)
     ]
+    if self.is_sound:
+      self._choose_noise()
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
@@ -158,6 +145,12 @@ class Mechanism(abc.ABC):
     """
     del settings
 
+  @classmethod
+  def releases_in_a_round(cls, settings: Any) -> int:
+    """How often a client releases something in a round, with one noise."""
+    del settings
+    return 1
+
   @property
   def schedule(self) -> privacy.GeometricSchedule | None:
     """The noise of every round, in the mechanism's unit; None without noise."""
@@ -168,7 +161,7 @@ class Mechanism(abc.ABC):
     fields = {
       field.name: getattr(self.mechanism, field.name)
       for field in dataclasses.fields(self.mechanism)
-      if field.name != 'schedule'
+      if field.name not in self.mechanism.IN_STATE
     }
     return (type(self.mechanism), *sorted(fields.items()))
 
@@ -190,7 +183,8 @@ class Mechanism(abc.ABC):
       # TFF's worker has no compiler to fuse the generator's ops: there it
       # takes several times as long as the continuous noise.
       discrete = (
-        settings.seed is None
+        noise_distance.DISCRETE in self.noises
+        and settings.seed is None
         and settings.runtime == 'compiled'
         and share(noise_distance.DISCRETE) <= settings.delta / 1000
       )
@@ -233,6 +227,8 @@ class Mechanism(abc.ABC):
       selection: The same.
     """
     formula, proven = self.sensitivity_on_record
+    if not self._is_ours():
+      formula += f', as {type(self).__module__} claims'
     secret = self.header.sampling == 'poisson'
     return ledger.LedgerRun(
       mechanism=self.settings.mechanism,
@@ -510,6 +506,10 @@ class Mechanism(abc.ABC):
       for accountant, epsilon in by_accountant.items()
     }
 
+  @classmethod
+  def _is_ours(cls) -> bool:
+    return cls.__module__.startswith('tvdp_tf.mechanisms.')
+
   def _assumptions(self) -> list[str]:
     """What the reader of any statement has to grant."""
     if self.noise == noise_distance.DISCRETE:
@@ -548,6 +548,12 @@ class Mechanism(abc.ABC):
         'the run did not go as planned at its start: what is stated as'
         ' delivered is the target, which the filter proves whatever made it'
         ' stop or change'
+      )
+    if not self._is_ours():
+      found.append(
+        f'mechanism {self.name} is not one of this library: its sensitivity,'
+        f' and that its releases are as recorded, are claims of'
+        f' {type(self).__module__}'
       )
     return found
 

@@ -90,6 +90,11 @@ class Gradient(contract.Mechanism):
   noises = noise_distance.NOISES
 
   @classmethod
+  def releases_in_a_round(cls, settings: Any) -> int:
+    """As in the base class: one in every local step."""
+    return settings.local_steps
+
+  @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
     """As in the base class."""
     del participation_name
@@ -100,8 +105,6 @@ class Gradient(contract.Mechanism):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
-    self.releases_per_client = settings.local_steps
-    self._choose_noise()
     z_eff = participation_budget.equivalent_noise_multiplier(
       settings.epsilon, self.delta, settings.calibration
     )

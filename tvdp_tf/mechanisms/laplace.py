@@ -27,6 +27,8 @@ class LaplaceMechanism(contract.GraphMechanism):
     l2_norm_clip: C.
   """
 
+  IN_STATE = ('noise_stddev', 'rounds')
+
   noise_stddev: float
   rounds: int
   l2_norm_clip: float
@@ -74,6 +76,7 @@ class Laplace(contract.Mechanism):
   """The same Laplace noise in every round; pure epsilon."""
 
   name = 'laplace'
+  is_sound = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:

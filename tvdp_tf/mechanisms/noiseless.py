@@ -49,6 +49,7 @@ class Noiseless(contract.Mechanism):
   """Everything is released bare."""
 
   name = 'none'
+  is_sound = False
   noises = ()
 
   @classmethod

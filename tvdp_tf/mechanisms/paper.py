@@ -62,6 +62,7 @@ class Paper(contract.Mechanism):
   """The noise of Theorem 1, or one that an accountant has set."""
 
   name = 'paper'
+  is_sound = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
