@@ -171,6 +171,7 @@ CASES = {
       'initial_stddev': (1.0, POSITIVE),
     },
   ),
+  'shape': Case(privacy.GeometricShape, {'theta': (0.9, POSITIVE)}),
   'noise_multipliers': Case(
     privacy.GeometricSchedule(0.9, 3, 1.0).noise_multipliers,
     {'sensitivity': (1.0, POSITIVE)},

@@ -4,7 +4,7 @@ Names and defaults are those of the fields of `TrainingSettings`.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from absl import flags
 
@@ -51,6 +51,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'epsilon': ('float', 'Target epsilon.'),
   'delta': ('float', 'Target delta, well below 1 / number of examples.'),
   'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
+  'schedule': (
+    'list',
+    "A schedule of one's own, in the place of --theta: a standard deviation for"
+    ' each round, comma-separated, in any unit; calibration sets the scale.',
+  ),
   'rounds': ('integer', 'M, the number of rounds.'),
   'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
   'l2_norm_clip': (
@@ -122,7 +127,18 @@ def define(
 def values(holders: dict[str, flags.FlagHolder]) -> dict:
   """The values of parsed flags by name, of those that have one."""
   return {
-    name: holder.value
+    name: _numbers(name, holder.value)
+    if isinstance(holder.value, list)
+    else holder.value
     for name, holder in holders.items()
     if holder.value is not None
   }
+
+
+def _numbers(name: str, words: Sequence[str]) -> tuple[float, ...]:
+  try:
+    return tuple(map(float, words))
+  except ValueError as error:
+    raise ValueError(
+      f'{name} must be numbers, comma-separated, got {",".join(words)!r}'
+    ) from error

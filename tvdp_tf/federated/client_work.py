@@ -218,7 +218,7 @@ def clipped_sum(
 def build_private(
   model: tff.learning.models.FunctionalModel,
   *,
-  schedule: privacy.GeometricSchedule,
+  schedule: privacy.NoiseSchedule,
   example_l2_norm_clip: float,
   noise_distribution: str,
   local_steps: int,

@@ -45,15 +45,15 @@ class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
 
 
-def check_schedule(schedule: privacy.GeometricSchedule) -> None:
+def check_schedule(schedule: privacy.NoiseSchedule) -> None:
   """Checks the type of a schedule.
 
   Raises:
     ValueError: If it is none.
   """
-  if not isinstance(schedule, privacy.GeometricSchedule):
+  if not isinstance(schedule, privacy.NoiseSchedule):
     raise ValueError(
-      f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+      f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
     )
 
 
@@ -72,6 +72,7 @@ class Mechanism(abc.ABC):
       Gaussian noise is taken off delta before it is calibrated: to `delta`.
     clips_examples: Whether each release is a noisy mean of the clipped
       gradients of a client's examples.
+    takes_schedule: Whether its noise follows a shape that may be chosen.
     unit: What is protected, 'example' or 'user'.
     adjacency: Of the data sets that are to look alike.
     settings: The run's settings, a `TrainingSettings`.
@@ -93,6 +94,7 @@ class Mechanism(abc.ABC):
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
   clips_examples: ClassVar[bool] = False
+  takes_schedule: ClassVar[bool] = True
   unit: ClassVar[str] = 'example'
   adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
 
@@ -152,7 +154,7 @@ class Mechanism(abc.ABC):
     return 1
 
   @property
-  def schedule(self) -> privacy.GeometricSchedule | None:
+  def schedule(self) -> privacy.NoiseSchedule | None:
     """The noise of every round, in the mechanism's unit; None without noise."""
     return getattr(self.mechanism, 'schedule', None)
 
@@ -163,7 +165,12 @@ class Mechanism(abc.ABC):
       for field in dataclasses.fields(self.mechanism)
       if field.name not in self.mechanism.IN_STATE
     }
-    return (type(self.mechanism), *sorted(fields.items()))
+    # The kind of a schedule is in the graph: its state has other fields.
+    schedule = self.schedule
+    kind: Hashable = type(schedule).__name__
+    if isinstance(schedule, privacy.ListedSchedule):
+      kind = (kind, schedule.rounds)
+    return (type(self.mechanism), kind, *sorted(fields.items()))
 
   def _choose_noise(self) -> None:
     """Sets `noise` and `delta`, from the settings and what the noise is worth.
@@ -337,9 +344,7 @@ class Mechanism(abc.ABC):
     if snapshot:
       raise ValueError(f'snapshot must be empty, got {sorted(snapshot)}')
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """The schedule of another number of rounds; `Round`s to come follow it.
 
     Args:

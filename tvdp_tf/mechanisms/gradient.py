@@ -25,13 +25,13 @@ class GradientMechanism(contract.GraphMechanism):
 
   Attributes:
     schedule: The noise multipliers of every round: z_m in place of standard
-      deviations. A client may have z_1 of its own and the same theta.
+      deviations. A client may have z_1 of its own and the same shape.
     example_l2_norm_clip: C_g.
     adjacency: Of examples: 'replace-one' or 'add-or-remove-one'.
     noise: One of `noise_distance.NOISES`.
   """
 
-  schedule: privacy.GeometricSchedule
+  schedule: privacy.NoiseSchedule
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
   noise: str = noise_distance.CONTINUOUS
@@ -111,7 +111,7 @@ class Gradient(contract.Mechanism):
     self._budget = z_eff**-2.0
     initial = participation_budget.initial_noise_multipliers(
       self.planned(),
-      settings.theta,
+      settings.noise_shape,
       settings.local_steps,
       self._budget,
     )
@@ -125,8 +125,8 @@ class Gradient(contract.Mechanism):
     """
     self._initial = initial
     self.mechanism = GradientMechanism(
-      privacy.GeometricSchedule(
-        self.settings.theta, rounds, contract.largest_finite(initial)
+      self.settings.noise_shape.schedule(
+        rounds, contract.largest_finite(initial)
       ),
       self.settings.example_l2_norm_clip,
       noise=self.noise,
@@ -191,13 +191,11 @@ class Gradient(contract.Mechanism):
       raise ValueError('snapshot must hold the noise of every client')
     self._adopt(initial.astype(np.float64), rounds)
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
     initial = participation_budget.initial_noise_multipliers(
       self.planned(new_rounds),
-      self.settings.theta,
+      self.settings.noise_shape,
       self.settings.local_steps,
       self._budget,
       self._spent_of(self._budget),

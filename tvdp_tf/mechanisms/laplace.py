@@ -77,6 +77,7 @@ class Laplace(contract.Mechanism):
 
   name = 'laplace'
   is_sound = False
+  takes_schedule = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:

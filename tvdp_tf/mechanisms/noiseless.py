@@ -50,6 +50,7 @@ class Noiseless(contract.Mechanism):
 
   name = 'none'
   is_sound = False
+  takes_schedule = False
   noises = ()
 
   @classmethod

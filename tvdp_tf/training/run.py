@@ -305,7 +305,7 @@ class TrainingRun:
         self._output_dir / run_folder.METRICS,
         self._output_dir / run_folder.CURVES,
         f'{self._settings.dataset}, {self._settings.model}, mechanism '
-        f'{self._settings.mechanism}, theta = {self._settings.theta:g}',
+        f'{self._settings.mechanism}, {self._settings.noise_words}',
       )
       if finished:  # Last what says so.
         run_folder.write_privacy(self._output_dir, words, finished)

@@ -5,6 +5,7 @@ error about its flag.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from tvdp_tf import _validate, mechanisms, privacy
@@ -41,6 +42,9 @@ class TrainingSettings:
     epsilon: The target.
     delta: The target.
     theta: Ratio of the noise variances of successive rounds.
+    schedule: A noise of one's own, in the place of theta: a standard deviation
+      for each round, in any unit, or a function (round from 1, rounds) that
+      returns it. Empty for the geometric one.
     rounds: M.
     local_steps: tau.
     l2_norm_clip: C, of the parameters; of the update with `central`.
@@ -74,6 +78,7 @@ class TrainingSettings:
   epsilon: float = 10.0
   delta: float = 1e-3
   theta: float = 0.95
+  schedule: Any = ()  # Given as a function it is the list from then on.
   rounds: int = 10
   local_steps: int = 10
   l2_norm_clip: float = 5.0
@@ -104,6 +109,7 @@ class TrainingSettings:
     _validate.open_unit('delta', self.delta)
     _validate.positive('theta', self.theta)
     _validate.integer('rounds', self.rounds)
+    self._resolve_schedule()
     _validate.integer('local_steps', self.local_steps)
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
     self._mechanism.check(self)
@@ -125,6 +131,30 @@ class TrainingSettings:
   @property
   def _mechanism(self) -> type[mechanisms.Mechanism]:
     return mechanisms.MECHANISMS[self.mechanism]
+
+  @property
+  def noise_shape(self) -> privacy.NoiseShape:
+    """How the noise changes over the rounds."""
+    if self.schedule:
+      return privacy.ListedShape(self.schedule)
+    return privacy.GeometricShape(self.theta)
+
+  @property
+  def noise_words(self) -> str:
+    """The same, for a title."""
+    return 'own schedule' if self.schedule else f'theta = {self.theta:g}'
+
+  def _resolve_schedule(self) -> None:
+    given = self.schedule
+    if not callable(given) and not len(given):
+      object.__setattr__(self, 'schedule', ())
+      return
+    if not self._mechanism.takes_schedule:
+      raise ValueError(
+        f'schedule must not be given with mechanism {self.mechanism}'
+      )
+    shape = privacy.listed_shape(given, self.rounds)
+    object.__setattr__(self, 'schedule', shape.relative_stddevs)
 
   def _resolve_participation(self) -> None:
     options = self._mechanism.participations
@@ -183,6 +213,25 @@ class TrainingSettings:
   def sampling_rate(self) -> float:
     """The share of users in a round, q = K / U."""
     return self.users_per_round / self.users
+
+  @classmethod
+  def of_mechanism(
+    cls, mechanism: str, values: Mapping[str, Any]
+  ) -> 'TrainingSettings':
+    """Settings of one of several mechanisms that are compared.
+
+    Args:
+      mechanism: Its name.
+      values: The other settings; a schedule is left out where there is none.
+
+    Raises:
+      ValueError: If a setting is out of its range.
+    """
+    values = {**values, 'mechanism': mechanism}
+    known = mechanisms.MECHANISMS.get(mechanism)
+    if known is not None and not known.takes_schedule:
+      values.pop('schedule', None)
+    return cls(**values)
 
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TrainingSettings':
