@@ -50,6 +50,12 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'epsilon': ('float', 'Target epsilon.'),
   'delta': ('float', 'Target delta, well below 1 / number of examples.'),
+  'adjacency': (
+    settings.ADJACENCIES,
+    'What epsilon is about. replace-one: an example exchanged for any other;'
+    ' zero-out: an example or a gradient of zero in its place, half the noise'
+    ' and half the promise. By default what suits the mechanism.',
+  ),
   'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
   'schedule': (
     'list',

@@ -97,7 +97,7 @@ class Central(contract.Mechanism):
 
   name = 'central'
   unit = 'user'
-  adjacency = sensitivity.ADD_OR_REMOVE_ONE
+  adjacencies = (sensitivity.ADD_OR_REMOVE_ONE,)
   participations = (_POISSON, 'uniform', 'balanced')
   noises = noise_distance.NOISES
 

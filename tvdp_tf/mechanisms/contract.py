@@ -74,7 +74,9 @@ class Mechanism(abc.ABC):
       gradients of a client's examples.
     takes_schedule: Whether its noise follows a shape that may be chosen.
     unit: What is protected, 'example' or 'user'.
-    adjacency: Of the data sets that are to look alike.
+    adjacencies: Which data sets are to look alike, the default first: of
+      `sensitivity.ADJACENCIES`.
+    adjacency: The one of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
     mechanism: The mechanism, calibrated.
@@ -96,7 +98,7 @@ class Mechanism(abc.ABC):
   clips_examples: ClassVar[bool] = False
   takes_schedule: ClassVar[bool] = True
   unit: ClassVar[str] = 'example'
-  adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
+  adjacencies: ClassVar[tuple[str, ...]] = (sensitivity.REPLACE_ONE,)
 
   mechanism: GraphMechanism
   releases_per_client: int = 1
@@ -114,6 +116,7 @@ class Mechanism(abc.ABC):
     self.settings = settings
     self.fed = fed
     self.history: list[Round] = []
+    self.adjacency: str = settings.adjacency
     self.delta = settings.delta
     self.releases_per_client = self.releases_in_a_round(settings)
     # Whether the noise is Gaussian as far out as the promise needs it.

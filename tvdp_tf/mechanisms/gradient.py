@@ -15,6 +15,8 @@ from tvdp_tf.privacy import (
   sensitivity,
 )
 
+_ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+
 
 @dataclasses.dataclass(frozen=True)
 class GradientMechanism(contract.GraphMechanism):
@@ -27,7 +29,7 @@ class GradientMechanism(contract.GraphMechanism):
     schedule: The noise multipliers of every round: z_m in place of standard
       deviations. A client may have z_1 of its own and the same shape.
     example_l2_norm_clip: C_g.
-    adjacency: Of examples: 'replace-one' or 'add-or-remove-one'.
+    adjacency: Of examples: 'replace-one' or 'zero-out'.
     noise: One of `noise_distance.NOISES`.
   """
 
@@ -40,7 +42,7 @@ class GradientMechanism(contract.GraphMechanism):
     _validate.one_of('noise', self.noise, noise_distance.NOISES)
     contract.check_schedule(self.schedule)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
-    _validate.one_of('adjacency', self.adjacency, sensitivity.ADJACENCIES)
+    _validate.one_of('adjacency', self.adjacency, _ADJACENCIES)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
     """2 C_g / n, for a client of so many examples; a fixed, public number."""
@@ -74,6 +76,7 @@ class GradientMechanism(contract.GraphMechanism):
         schedule=self.schedule,
         example_l2_norm_clip=self.example_l2_norm_clip,
         noise_distribution=client_work.NOISE_DISTRIBUTIONS[self.noise],
+        adjacency=self.adjacency,
         **build.local_steps,
       ),
       build.unchecked_mean
@@ -86,6 +89,7 @@ class Gradient(contract.Mechanism):
 
   name = 'gradient'
   clips_examples = True
+  adjacencies = _ADJACENCIES
   participations = ('balanced', 'uniform')
   noises = noise_distance.NOISES
 
@@ -129,6 +133,7 @@ class Gradient(contract.Mechanism):
         rounds, contract.largest_finite(initial)
       ),
       self.settings.example_l2_norm_clip,
+      self.adjacency,
       noise=self.noise,
     )
 

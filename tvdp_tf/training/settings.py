@@ -19,6 +19,7 @@ SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
+ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')
 NOISES = noise_distance.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
@@ -41,6 +42,8 @@ class TrainingSettings:
       `gradient`, `poisson` for `central` and `uniform` otherwise.
     epsilon: The target.
     delta: The target.
+    adjacency: Which data sets are to look alike: by default `replace-one` for
+      examples, and `add-or-remove-one` for the users of `central`.
     theta: Ratio of the noise variances of successive rounds.
     schedule: A noise of one's own, in the place of theta: a standard deviation
       for each round, in any unit, or a function (round from 1, rounds) that
@@ -77,6 +80,7 @@ class TrainingSettings:
   participation: str = ''
   epsilon: float = 10.0
   delta: float = 1e-3
+  adjacency: str = ''
   theta: float = 0.95
   schedule: Any = ()  # Given as a function it is the list from then on.
   rounds: int = 10
@@ -115,6 +119,7 @@ class TrainingSettings:
     self._mechanism.check(self)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
+    self._resolve_adjacency()
     self._resolve_calibration()
     self._check_noise()
     self._check_refinement()
@@ -166,6 +171,16 @@ class TrainingSettings:
         f'{self.mechanism}, got {name!r}'
       )
     object.__setattr__(self, 'participation', name)
+
+  def _resolve_adjacency(self) -> None:
+    allowed = self._mechanism.adjacencies
+    name = self.adjacency or allowed[0]
+    if name not in allowed:
+      raise ValueError(
+        f'adjacency must be {" or ".join(allowed)} with mechanism'
+        f' {self.mechanism}, got {name!r}'
+      )
+    object.__setattr__(self, 'adjacency', name)
 
   def _resolve_calibration(self) -> None:
     allowed = self._mechanism.calibrations(self.participation)
