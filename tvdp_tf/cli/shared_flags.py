@@ -74,6 +74,19 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'C_g, the norm that per-example gradients are clipped to.',
   ),
   'learning_rate': ('float', 'eta, of the local steps.'),
+  'server_momentum': (
+    'float',
+    "Nesterov's momentum of the server, in [0, 1). It costs no privacy.",
+  ),
+  'server_average': (
+    'float',
+    'Weight of the past in the exponential average of the models that is'
+    ' evaluated and exported, in [0, 1). It costs no privacy.',
+  ),
+  'server_final_step': (
+    'float',
+    "The server's last step over its first, in (0, 1]: it decays linearly.",
+  ),
   'calibration': (
     settings.CALIBRATIONS,
     "How the noise is set: printed and tight use the paper's unsound moment "

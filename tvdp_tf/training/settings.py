@@ -53,6 +53,11 @@ class TrainingSettings:
     l2_norm_clip: C, of the parameters; of the update with `central`.
     example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
     learning_rate: eta.
+    server_momentum: Nesterov's momentum of the server, in [0, 1).
+    server_average: The weight of the past in the average of the models that is
+      evaluated and exported, in [0, 1); 0 for the last model.
+    server_final_step: The server's last step over its first, in (0, 1]: it
+      decays linearly. None of the three costs any privacy.
     calibration: The rule that sets the noise; by default `printed` for `paper`,
       `rdp` for `central` with `poisson`, and otherwise `exact`.
       Empty with `laplace` and `none`, which have no choice.
@@ -88,6 +93,9 @@ class TrainingSettings:
   l2_norm_clip: float = 5.0
   example_l2_norm_clip: float = 1.0
   learning_rate: float = 1.0
+  server_momentum: float = 0.0
+  server_average: float = 0.0
+  server_final_step: float = 1.0
   calibration: str = ''
   noise: str = ''
   refinement: str = 'none'
@@ -119,6 +127,11 @@ class TrainingSettings:
     self._mechanism.check(self)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
+    for name in ('server_momentum', 'server_average'):
+      value = _validate.non_negative(name, getattr(self, name))
+      if value >= 1:
+        raise ValueError(f'{name} must be a number in [0, 1), got {value!r}')
+    _validate.rate('server_final_step', self.server_final_step)
     self._resolve_adjacency()
     self._resolve_calibration()
     self._check_noise()
