@@ -94,7 +94,7 @@ class PlanTest(PlanTestCase):
     )
     self.assertEqual((plan.returncode, plan.stderr), (0, ''))
     texts = [
-      dict(re.findall(r'--(?:\[no\])?(\w+): (.*?)(?= --|$)', text))
+      dict(re.findall(r'--(?:\[no\])?(\w+): (.*?)(?= --| Try |$)', text))
       for text in (' '.join(r.stdout.split()) for r in (plan, train))
     ]
     shared = texts[0].keys() & texts[1].keys() - {'ledger', 'progress'}
@@ -111,7 +111,7 @@ class PlanTest(PlanTestCase):
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
     verdict = 'HOLDS' if 'gradient' in name else 'NO GUARANTEE'
     self.assertIn(f'Verdict: {verdict}\n', result.stdout)
-    self.assertIn('600  mnist, iid', result.stdout)
+    self.assertIn('data           mnist, iid; model mlp', result.stdout)
 
   @parameterized.parameters(
     '--mechanism=central --rounds=3',

@@ -18,6 +18,7 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
     else f'sigma times {settings.theta**0.5:.6g} from round to round'
   )
   rows = [
+    ('data', f'{settings.dataset}, {settings.split}; model {settings.model}'),
     ('mechanism', f'{mechanism.name}: {mechanism.summary}'),
     (
       'participation',
@@ -57,18 +58,17 @@ def _inputs(report: planning_report.PlanReport) -> list[str]:
   settings, population = report.settings, report.population
   sizes = population.examples_per_user
   least, most = int(sizes.min()), int(sizes.max())
-  source = f'{settings.dataset}, {settings.split}'
   rows = [
     (
       '--examples_per_user',
       str(least) if least == most else f'{least} to {most}',
-      source if settings.examples_per_user is None else 'given',
+      'data set' if settings.examples_per_user is None else 'given',
       'n = |D_k|',
     ),
     (
       '--dimension',
       str(population.num_parameters),
-      settings.model if settings.dimension is None else 'given',
+      'model' if settings.dimension is None else 'given',
       'd, number of parameters',
     ),
   ]
