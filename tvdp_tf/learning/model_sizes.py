@@ -1,4 +1,8 @@
-"""How many parameters the models have, without TensorFlow."""
+"""How many parameters the models have, without TensorFlow.
+
+>>> FORMULAS['mlp']((28, 28, 1), 10)
+25450
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -54,32 +58,10 @@ def _cnn(input_shape: Sequence[int], num_classes: int) -> int:
   return convolutions + _dense(16 * height * width, 120, 84, num_classes)
 
 
-_FORMULAS: dict[str, Callable[[Sequence[int], int], int]] = {
+# Model -> of (shape of an example, number of classes); a ValueError if they do
+# not fit the model.
+FORMULAS: dict[str, Callable[[Sequence[int], int], int]] = {
   'mlp': _mlp,
   'svm': _svm,
   'cnn': _cnn,
 }
-
-
-def num_parameters(
-  model: str, input_shape: Sequence[int], num_classes: int
-) -> int:
-  """The number of parameters of a model.
-
-  >>> num_parameters('mlp', (28, 28, 1), 10)
-  25450
-
-  Args:
-    model: As of `models.find`; a file's model is loaded, with TensorFlow.
-    input_shape: Shape of one example.
-    num_classes: Number of classes.
-
-  Raises:
-    ValueError: If there is no such model, or it does not fit the data.
-  """
-  if model in _FORMULAS:
-    return _FORMULAS[model](input_shape, num_classes)
-  from tvdp_tf.learning import models  # noqa: PLC0415
-
-  built = models.find(model).build(input_shape, num_classes, 0)
-  return int(built.count_params())

@@ -87,16 +87,26 @@ def expected(
   """
   seed = settings.seed or 0
   if dimension is None:
-    facts = datasets.facts(settings.dataset, settings.data_dir)
-    dimension = model_sizes.num_parameters(
-      settings.model, facts.input_shape, facts.num_classes
-    )
+    dimension = _num_parameters(settings)
   if examples_per_user is not None:
     sizes = np.full(settings.users, examples_per_user, np.int64)
   else:
     parts = deal(settings, _labels(settings), seed)
     sizes = np.array([len(part) for part in parts], np.int64)
   return Population(draw(settings, seed), sizes, dimension)
+
+
+def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
+  """Of the model; that of a file is loaded, with TensorFlow."""
+  facts = datasets.facts(settings.dataset, settings.data_dir)
+  if settings.model in model_sizes.FORMULAS:
+    formula = model_sizes.FORMULAS[settings.model]
+    return formula(facts.input_shape, facts.num_classes)
+  from tvdp_tf.learning import models  # noqa: PLC0415
+
+  spec = models.find(settings.model)
+  model = spec.build(facts.input_shape, facts.num_classes, 0)
+  return int(model.count_params())
 
 
 def _labels(settings: settings_lib.TrainingSettings) -> np.ndarray:
