@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from absl import flags
 
+from tvdp_tf import mechanisms
 from tvdp_tf.learning import datasets
 from tvdp_tf.training import settings
 
@@ -15,6 +16,12 @@ _DEFAULTS = {
   field.name: field.default
   for field in dataclasses.fields(settings.TrainingSettings)
 }
+
+_CHOOSE_NOISE = tuple(
+  name
+  for name, mechanism in mechanisms.MECHANISMS.items()
+  if len(mechanism.noises) > 1
+)
 
 # Field -> (kind of flag, help); an enum's kind is its choices.
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
@@ -37,10 +44,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'mechanism': (
     settings.MECHANISMS,
-    'gradient: noise in every local step, a guarantee; central: noise on the '
-    "sum of the users' updates, a trusted server; paper: noise on the "
-    'parameters before upload; laplace: the same with Laplace noise; none: no '
-    'privacy.',
+    '; '.join(
+      f'{name}: {mechanism.summary}'
+      for name, mechanism in mechanisms.MECHANISMS.items()
+    )
+    + '.',
   ),
   'participation': (
     settings.PARTICIPATIONS,
@@ -66,8 +74,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
   'l2_norm_clip': (
     'float',
-    'C, the norm that parameters are projected to; with --mechanism=central '
-    'the norm that updates are clipped to.',
+    'C, the norm that parameters are projected to, or that updates are clipped '
+    'to where the noise is on their sum.',
   ),
   'example_l2_norm_clip': (
     'float',
@@ -94,8 +102,9 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'noise': (
     settings.NOISES,
-    'Of gradient and central: discrete noise is exact, on a grid of integers, '
-    'from a cryptographic generator; continuous noise is in floating point. By '
+    'How the noise is drawn: discrete noise is exact, on a grid of integers, '
+    'from a cryptographic generator; continuous noise is in floating point. '
+    f'With --mechanism={" or ".join(_CHOOSE_NOISE)} there is a choice, by '
     'default discrete on the compiled runtime without a seed.',
   ),
   'refinement': (

@@ -96,6 +96,8 @@ class Central(contract.Mechanism):
   """
 
   name = 'central'
+  summary = 'noise on the sum of the updates, a trusted server'
+  noise_on = 'the mean of the updates'
   unit = 'user'
   adjacencies = (sensitivity.ADD_OR_REMOVE_ONE,)
   participations = (_POISSON, 'uniform', 'balanced')

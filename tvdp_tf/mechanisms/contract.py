@@ -65,6 +65,8 @@ class Mechanism(abc.ABC):
 
   Attributes:
     name: Of the mechanism, as in `--mechanism`.
+    summary: Where its noise is added, in a few words, for --help and reports.
+    noise_on: What the noise of a release is added to.
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
@@ -92,6 +94,8 @@ class Mechanism(abc.ABC):
   """
 
   name: ClassVar[str]
+  summary: ClassVar[str] = 'a mechanism of your own'
+  noise_on: ClassVar[str] = 'what is released'
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
@@ -225,6 +229,11 @@ class Mechanism(abc.ABC):
   @abc.abstractmethod
   def sensitivity_on_record(self) -> tuple[str, bool]:
     """What the noise is relative to, with numbers; and whether it is proven."""
+
+  @property
+  def proven_rule(self) -> sensitivity.SensitivityRule | None:
+    """A proven sensitivity of its releases, where its own is not proven."""
+    return None
 
   def ledger_run(
     self, settings_digest: bytes, run_id: str, selection: str = ''

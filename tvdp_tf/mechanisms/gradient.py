@@ -88,6 +88,8 @@ class Gradient(contract.Mechanism):
   """Every client spends exactly its own budget over its own rounds."""
 
   name = 'gradient'
+  summary = 'noise in every local step, a guarantee'
+  noise_on = 'the mean gradient'
   clips_examples = True
   adjacencies = _ADJACENCIES
   participations = ('balanced', 'uniform')

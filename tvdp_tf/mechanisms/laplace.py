@@ -76,6 +76,8 @@ class Laplace(contract.Mechanism):
   """The same Laplace noise in every round; pure epsilon."""
 
   name = 'laplace'
+  summary = 'Laplace noise on the parameters before upload'
+  noise_on = 'the parameters'
   is_sound = False
   takes_schedule = False
 

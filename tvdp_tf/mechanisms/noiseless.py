@@ -49,6 +49,8 @@ class Noiseless(contract.Mechanism):
   """Everything is released bare."""
 
   name = 'none'
+  summary = 'no noise, no privacy'
+  noise_on = 'nothing'
   is_sound = False
   takes_schedule = False
   noises = ()

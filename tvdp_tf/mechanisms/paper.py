@@ -62,6 +62,8 @@ class Paper(contract.Mechanism):
   """The noise of Theorem 1, or one that an accountant has set."""
 
   name = 'paper'
+  summary = 'noise on the parameters before upload'
+  noise_on = 'the parameters'
   is_sound = False
 
   @classmethod
@@ -126,6 +128,11 @@ class Paper(contract.Mechanism):
       f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
       False,
     )
+
+  @property
+  def proven_rule(self) -> sensitivity.SensitivityRule:
+    """As in the base class: any two points of the ball, 2 C."""
+    return sensitivity.projection_rule(self.settings.l2_norm_clip)
 
   def sensitivities(self) -> np.ndarray:
     """As in the base class, by the paper's rule."""
