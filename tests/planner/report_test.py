@@ -185,6 +185,9 @@ class ReportTest(parameterized.TestCase):
     self.assertNotIn('training draws anew', text)
     text = planning_text.describe(_report(mechanism='gradient'))
     self.assertIn('drawn with public seed 0', text)
+    values = {'dataset': 'digits', 'users': 20, 'mechanism': 'gradient'}
+    text = planning_text.describe(_report(**values, split='dirichlet'))
+    self.assertIn('who takes part when and who holds how much', text)
     secret = _report(mechanism='central', users=20, rounds=6, delta=1e-6)
     self.assertNotIn('public seed 0', planning_text.describe(secret))
 

@@ -46,10 +46,10 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
       ),
     ]
   lines = ['Setting', *terminal.table(rows)]
-  if report.has_example_cohorts:
+  if report.drawn_anew:
     lines += terminal.wrap(
-      'who takes part when, and with it the noise of a single user, is an'
-      ' example drawn with public seed 0: training draws anew'
+      f'{" and ".join(report.drawn_anew)}, and with it the noise of a single'
+      ' user, is an example drawn with public seed 0: training draws anew'
     )
   return lines
 
@@ -139,8 +139,9 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
     f'Noise stddev sigma on {mechanism.noise_on}, {count} a round',
     *terminal.table(_noise_rows(report)),
     *terminal.wrap(
-      'sigma and z = sigma / sensitivity: the least of a user in the round;'
-      ' delivers: the epsilon to the user that spends most in these rounds'
+      'sigma, and z relative to the sensitivity: the least of a user in the'
+      ' round; delivers: the epsilon to the user that spends most in these'
+      ' rounds'
     ),
     *terminal.wrap(
       'in each parameter of the next model, sigma of round 1 ='
