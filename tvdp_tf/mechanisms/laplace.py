@@ -79,6 +79,7 @@ class Laplace(contract.Mechanism):
   summary = 'Laplace noise on the parameters before upload'
   noise_on = 'the parameters'
   is_sound = False
+  takes_schedule = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:

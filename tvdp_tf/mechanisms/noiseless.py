@@ -52,6 +52,7 @@ class Noiseless(contract.Mechanism):
   summary = 'no noise, no privacy'
   noise_on = 'nothing'
   is_sound = False
+  takes_schedule = False
   noises = ()
 
   @classmethod
