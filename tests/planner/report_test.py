@@ -205,6 +205,17 @@ class ReportTest(parameterized.TestCase):
     text = planning_text.describe(report)
     self.assertIn('not used by this mechanism', text)
 
+  def test_a_schedule_of_ones_own(self):
+    report = _report(mechanism='gradient', rounds=20, schedule=(2.0,) * 20)
+    constant = _report(mechanism='gradient', rounds=20)
+    np.testing.assert_allclose(
+      report.asked.asked.bound, constant.asked.asked.bound
+    )
+    text = planning_text.describe(report)
+    self.assertIn('a schedule of your own', text)
+    self.assertRegex(text, r'\n  1 .* yours')
+    self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
   def test_a_mechanism_of_ones_own(self):
     self.addCleanup(mechanisms.MECHANISMS.pop, Ball.name, None)
     report = _report(mechanism=Ball, delta=1e-6)

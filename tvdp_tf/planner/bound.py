@@ -122,7 +122,10 @@ class Noise:
     """In the mean of every round, float64 [rounds]; inf if there is none."""
     key = (theta, rounds)
     if key not in self._known:
-      settings = dataclasses.replace(self._settings, theta=theta, rounds=rounds)
+      # What is compared with a schedule of one's own are geometric ones.
+      settings = dataclasses.replace(
+        self._settings, theta=theta, rounds=rounds, schedule=()
+      )
       try:
         found = simulation.run(settings, self._population).mean_noise_stddevs
       except ValueError:
