@@ -103,8 +103,8 @@ MUTANTS = [
     ),
     ('factors.append([1 + terms * 2.0**-52])', 'factors.append([0.999])'),
     (
-      '1 + roundings * sensitivity.relative_rounding(divisor, microbatch_size)',
-      '1 - roundings * sensitivity.relative_rounding(divisor, microbatch_size)',
+      '1 + roundings * sensitivity.relative_rounding(count, microbatch_size)',
+      '1 - roundings * sensitivity.relative_rounding(count, microbatch_size)',
     ),
     (
       'total + tf.cast(addend, tf.float64)',

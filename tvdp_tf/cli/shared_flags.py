@@ -87,6 +87,15 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'C_g, the norm that per-example gradients are clipped to.',
   ),
   'learning_rate': ('float', 'eta, of the local steps.'),
+  'dropouts': (
+    'integer',
+    'Of the mechanisms whose clients share the noise: how many clients of a'
+    ' round may drop out.',
+  ),
+  'colluders': (
+    'integer',
+    'The same: how many may tell the server their data and noise.',
+  ),
   'server_momentum': (
     'float',
     "Nesterov's momentum of the server, in [0, 1). It costs no privacy.",

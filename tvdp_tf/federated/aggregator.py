@@ -47,7 +47,8 @@ class KeyedUpdate(NamedTuple):
   noise_key: Any
 
 
-def _is_keyed(value_type: tff.Type) -> bool:
+def is_keyed(value_type: tff.Type) -> bool:
+  """Whether it is the type of a `KeyedUpdate`."""
   return (
     isinstance(value_type, tff.StructWithPythonType)
     and value_type.python_container is KeyedUpdate
@@ -115,7 +116,7 @@ def _create(
   value_type: tff.Type,
   weight_type: tff.Type | None,
 ) -> tff.templates.AggregationProcess:
-  keyed = _is_keyed(value_type)
+  keyed = is_keyed(value_type)
   result_type = value_type.value if keyed else value_type
   checked_mean.check_floats(result_type)
   weight_types = () if weight_type is None else (weight_type,)

@@ -215,6 +215,78 @@ def clipped_sum(
   )
 
 
+def build_gradient_sum(
+  model: tff.learning.models.FunctionalModel,
+  *,
+  example_l2_norm_clip: float,
+  adjacency: str,
+) -> tff.learning.templates.ClientWorkProcess:
+  """The sum of a client's clipped gradients, bare, for a sum with noise.
+
+  Args:
+    model: The model.
+    example_l2_norm_clip: C_g.
+    adjacency: As of `clipping.gradient_sum`.
+
+  Returns:
+    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors;
+    its weight is the number of its examples.
+
+  Raises:
+    ValueError: As `build_private`.
+  """
+  clipping.require_full_precision()
+  summed = clipped_sum(model, example_l2_norm_clip)
+
+  def train_batch(weights, batch):
+    totals = clipping.gradient_sum(
+      summed,
+      weights,
+      clipping.examples(summed, batch['x'], batch['y']),
+      example_l2_norm_clip=example_l2_norm_clip,
+      adjacency=adjacency,
+    )
+    return aggregator.KeyedUpdate(tuple(totals), batch['noise_key'])
+
+  return _stateless(model, train_batch)
+
+
+def build_bounded_difference(
+  model: tff.learning.models.FunctionalModel,
+  *,
+  l2_norm_clip: float,
+  local_steps: int,
+  learning_rate: float,
+  l2_regularization: float,
+) -> tff.learning.templates.ClientWorkProcess:
+  """As `build_difference`, clipped to a norm, for a sum with noise.
+
+  Args:
+    model: The model.
+    l2_norm_clip: C_u.
+    local_steps: tau.
+    learning_rate: eta.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
+
+  Returns:
+    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors.
+  """
+  train = _local_trainer(
+    model, local_steps, learning_rate, None, l2_regularization
+  )
+
+  def train_batch(weights, batch):
+    trained = train(weights, batch)
+    update = [
+      tf.cast(new, tf.float64) - tf.cast(old, tf.float64)
+      for new, old in zip(trained, weights, strict=True)
+    ]
+    clipped = bounded_value.bounded(update, l2_norm_clip)
+    return aggregator.KeyedUpdate(tuple(clipped), batch['noise_key'])
+
+  return _stateless(model, train_batch)
+
+
 def build_private(
   model: tff.learning.models.FunctionalModel,
   *,

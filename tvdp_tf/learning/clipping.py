@@ -314,7 +314,7 @@ def clipped_mean_gradient(
   )
 
 
-def mean_gradient(
+def gradient_sum(
   clipped_sum: ClippedSum,
   weights: local_training.Weights,
   prepared: Examples,
@@ -323,7 +323,7 @@ def mean_gradient(
   microbatch_size: int = MICROBATCH_SIZE,
   adjacency: str = sensitivity.REPLACE_ONE,
 ) -> list[tf.Tensor]:
-  """Mean over the examples of their gradients, each clipped to norm C_g.
+  """Sum over the examples of their gradients, each clipped to norm C_g.
 
   Args:
     clipped_sum: How to sum over a microbatch.
@@ -336,16 +336,16 @@ def mean_gradient(
 
   Returns:
     float64 tensors of the shapes of `weights`; an example whose gradient is not
-    finite counts as zero. Replacing one example moves them by at most
-    2 C_g / n, see above; putting zero in the place of its gradient, by C_g / n
-    with adjacency 'zero-out'.
+    finite counts as zero. Replacing one example moves them by at most 2 C_g,
+    see above; putting zero in the place of its gradient, by C_g with adjacency
+    'zero-out'.
   """
   weights = list(weights)
   padded = tf.shape(prepared.labels)[0]
-  divisor = tf.cast(prepared.count, tf.float64)
+  count = tf.cast(prepared.count, tf.float64)
   roundings = 1 if adjacency == sensitivity.REPLACE_ONE else 2
   clip = tf.cast(example_l2_norm_clip, tf.float64) / (
-    1 + roundings * sensitivity.relative_rounding(divisor, microbatch_size)
+    1 + roundings * sensitivity.relative_rounding(count, microbatch_size)
   )
   at_once = microbatch_size
   if isinstance(clipped_sum, PreparedSum):
@@ -372,4 +372,26 @@ def mean_gradient(
     add_microbatches,
     (tf.constant(0), [tf.zeros(w.shape, tf.float64) for w in weights]),
   )
-  return [total / divisor for total in list(totals)]
+  return list(totals)
+
+
+def mean_gradient(
+  clipped_sum: ClippedSum,
+  weights: local_training.Weights,
+  prepared: Examples,
+  *,
+  example_l2_norm_clip: float | tf.Tensor,
+  microbatch_size: int = MICROBATCH_SIZE,
+  adjacency: str = sensitivity.REPLACE_ONE,
+) -> list[tf.Tensor]:
+  """As `gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
+  totals = gradient_sum(
+    clipped_sum,
+    weights,
+    prepared,
+    example_l2_norm_clip=example_l2_norm_clip,
+    microbatch_size=microbatch_size,
+    adjacency=adjacency,
+  )
+  divisor = tf.cast(prepared.count, tf.float64)
+  return [total / divisor for total in totals]

@@ -37,8 +37,9 @@ import tensorflow as tf
 
 from tvdp_tf import _validate
 from tvdp_tf.learning import chacha20
+from tvdp_tf.privacy import noise_distance
 
-GRID_STDDEV = 2**31
+GRID_STDDEV = noise_distance.GRID_STDDEV
 
 # Total variation distance of a drawn value, were the words of the generator
 # uniform and independent, from N_Z(0, GRID_STDDEV^2). Of a candidate:

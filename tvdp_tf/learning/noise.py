@@ -245,30 +245,61 @@ def truncated(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
   return tf.cast(steps, tf.int64)  # Towards zero.
 
 
+def nearest(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
+  """A value in steps of the grid of discrete noise, rounded to the nearest.
+
+  Args:
+    value: Float tensor, finite.
+    noise_stddev: Scalar, of the noise that it will get.
+
+  Returns:
+    int64 tensor.
+  """
+  return tf.cast(tf.round(_steps(value, noise_stddev)), tf.int64)
+
+
+def discrete_steps(
+  steps: Sequence[tf.Tensor], noise_key: tf.Tensor, release: int | tf.Tensor = 0
+) -> list[tf.Tensor]:
+  """Adds discrete Gaussian noise of standard deviation 2^31.
+
+  Args:
+    steps: int64 tensors of static shapes: one release.
+    noise_key: int64 tensor [2].
+    release: As of `perturb`.
+
+  Returns:
+    int64 tensors of the same shapes.
+  """
+  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in steps]
+  drawn = tf.split(
+    discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release), sizes
+  )
+  return [
+    tf.reshape(part, step.shape) + step
+    for part, step in zip(drawn, steps, strict=True)
+  ]
+
+
 def _perturb_discretely(
   tensors: Sequence[tf.Tensor],
   noise_stddev: tf.Tensor,
   noise_key: tf.Tensor,
   release: int | tf.Tensor,
 ) -> list[tf.Tensor]:
-  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
-  drawn = tf.split(
-    discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release), sizes
-  )
   steps = [
-    tensor
-    if tensor.dtype == tf.int64
-    else tf.cast(tf.round(_steps(tensor, noise_stddev)), tf.int64)
+    tensor if tensor.dtype == tf.int64 else nearest(tensor, noise_stddev)
     for tensor in tensors
   ]
   # What follows the sum of integers is a function of it: post-processing.
   return [
     tf.cast(
-      tf.cast(tf.reshape(noise, step.shape) + step, tf.float64)
-      * _grid(noise_stddev),
+      tf.cast(noised, tf.float64) * _grid(noise_stddev),
       tf.float64 if tensor.dtype == tf.int64 else tensor.dtype,
     )
-    for tensor, noise, step in zip(tensors, drawn, steps, strict=True)
+    for tensor, noised in zip(
+      tensors, discrete_steps(steps, noise_key, release), strict=True
+    )
   ]
 
 

@@ -14,6 +14,11 @@ from tvdp_tf.mechanisms.contract import (
   Population,
   Round,
 )
+from tvdp_tf.mechanisms.distributed import (
+  Distributed,
+  DistributedMechanism,
+  DistributedUsers,
+)
 from tvdp_tf.mechanisms.gradient import Gradient, GradientMechanism
 from tvdp_tf.mechanisms.laplace import Laplace, LaplaceMechanism
 from tvdp_tf.mechanisms.noiseless import Noiseless, NoMechanism
@@ -24,6 +29,9 @@ __all__ = [
   'BudgetSpentError',
   'Central',
   'CentralMechanism',
+  'Distributed',
+  'DistributedMechanism',
+  'DistributedUsers',
   'Gradient',
   'GradientMechanism',
   'GraphMechanism',
@@ -41,7 +49,8 @@ __all__ = [
 ]
 
 _ALL: tuple[type[Mechanism], ...] = (
-  *(Paper, Gradient, Central, Laplace, Noiseless),
+  *(Paper, Gradient, Distributed, DistributedUsers, Central, Laplace),
+  Noiseless,
 )
 MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
 

@@ -75,6 +75,7 @@ class Mechanism(abc.ABC):
     clips_examples: Whether each release is a noisy mean of the clipped
       gradients of a client's examples.
     takes_schedule: Whether its noise follows a shape that may be chosen.
+    sums_securely: Whether its process has secure sums, to be simulated here.
     unit: What is protected, 'example' or 'user'.
     adjacencies: Which data sets are to look alike, the default first: of
       `sensitivity.ADJACENCIES`.
@@ -101,6 +102,7 @@ class Mechanism(abc.ABC):
   is_sound: ClassVar[bool] = True
   clips_examples: ClassVar[bool] = False
   takes_schedule: ClassVar[bool] = True
+  sums_securely: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
   adjacencies: ClassVar[tuple[str, ...]] = (sensitivity.REPLACE_ONE,)
 
@@ -193,7 +195,9 @@ class Mechanism(abc.ABC):
       return noise_distance.share_of_delta(settings.epsilon, values, noise)
 
     self.noise = settings.noise
-    if not self.noise:
+    if len(self.noises) == 1:
+      self.noise = self.noises[0]
+    elif not self.noise:
       # TFF's worker has no compiler to fuse the generator's ops: there it
       # takes several times as long as the continuous noise.
       discrete = (

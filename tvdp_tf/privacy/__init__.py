@@ -72,6 +72,7 @@ from tvdp_tf.privacy.selection import (
 from tvdp_tf.privacy.sensitivity import (
   SensitivityRule,
   gradient_rule,
+  gradient_sum_rule,
   paper_rule,
   projection_rule,
   update_rule,
@@ -119,6 +120,7 @@ __all__ = [
   'gaussian_epsilon',
   'gaussian_noise_multiplier',
   'gradient_rule',
+  'gradient_sum_rule',
   'is_sound',
   'laplace_epsilon_of_release',
   'listed_shape',

@@ -20,6 +20,9 @@ import math
 from tvdp_tf import _validate
 
 # Gaussian noise in floating point, or on a grid of integers.
+# Standard deviation of discrete noise, in steps of its grid.
+GRID_STDDEV = 2**31
+
 CONTINUOUS = 'continuous'
 DISCRETE = 'discrete'
 NOISES = (CONTINUOUS, DISCRETE)

@@ -7,6 +7,7 @@ whether it is proven:
   paper       2C/n    NOT PROVEN: the paper's 2C/|D_k| (eq_sensitivity)
   projection  2C      two models in the ball of radius C
   gradient    2C_g/n  mean of clipped per-example gradients, every local step
+  gradient_sum 2C_g   sum of clipped per-example gradients, all clients
   update      2C_u    clipped model update, user-level
 
 The paper's rule averages per-example minimisers, which is not what training
@@ -22,6 +23,7 @@ from tvdp_tf import _validate
 PAPER = 'paper'
 PROJECTION = 'projection'
 GRADIENT = 'gradient'
+GRADIENT_SUM = 'gradient_sum'
 UPDATE = 'update'
 
 # How many clipped gradients are added up in float32.
@@ -55,7 +57,8 @@ class SensitivityRule:
   """An L2 sensitivity and what it stands on.
 
   Attributes:
-    name: `PAPER`, `PROJECTION`, `GRADIENT` or `UPDATE`, or one's own.
+    name: `PAPER`, `PROJECTION`, `GRADIENT`, `GRADIENT_SUM` or `UPDATE`, or
+      one's own.
     value: The L2 sensitivity, > 0, in the unit of what is released.
     formula: How `value` was computed, with numbers.
     release: What is released; each time noise is due, and one noise multiplier
@@ -226,6 +229,37 @@ def gradient_rule(
     ),
     # What rounding may add is the same; the sensitivity is half.
     rounding=relative_rounding(examples) * (2 // factor),
+  )
+
+
+def gradient_sum_rule(
+  example_l2_norm_clip: float, adjacency: str = REPLACE_ONE
+) -> SensitivityRule:
+  """2 C_g: the sum of the clipped gradients of all examples of a round.
+
+  Args:
+    example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
+      to, > 0.
+    adjacency: As of `gradient_rule`.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  clip = _validate.positive('example_l2_norm_clip', example_l2_norm_clip)
+  _validate.one_of('adjacency', adjacency, ADJACENCIES)
+  factor = 2 if adjacency == REPLACE_ONE else 1
+  return SensitivityRule(
+    name=GRADIENT_SUM,
+    value=factor * clip,
+    formula=f'{factor} C_g = {factor} * {clip!r}',
+    release='the sum of the gradients of all clients of a round, one a round',
+    unit='example',
+    adjacency=adjacency,
+    proven=True,
+    reason=(
+      'one example enters the sum through one gradient of norm at most C_g;'
+      ' what rounding adds is taken off the clip'
+    ),
   )
 
 

@@ -6,7 +6,12 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tvdp_tf import federated, mechanisms, privacy
-from tvdp_tf.federated import client_data, schedule_state, server_optimizer
+from tvdp_tf.federated import (
+  client_data,
+  schedule_state,
+  secure_sums,
+  server_optimizer,
+)
 from tvdp_tf.learning import noise
 from tvdp_tf.runtimes.worker import client_blocks, client_files
 from tvdp_tf.training import federation, plateau
@@ -30,7 +35,7 @@ def build_process(
       (`example_independence`).
   """
   settings = plan.settings
-  return federated.build_learning_process(
+  process = federated.build_learning_process(
     federated.functional_model(fed.spec, fed.initial_model()),
     plan.mechanism,
     local_steps=settings.local_steps,
@@ -38,6 +43,7 @@ def build_process(
     l2_regularization=fed.spec.l2_regularization,
     server_optimizer=server_optimizer_of(settings),
   )
+  return secure_sums.simulated(process) if plan.sums_securely else process
 
 
 def server_optimizer_of(

@@ -55,6 +55,9 @@ class TrainingSettings:
     l2_norm_clip: C, of the parameters; of the update with `central`.
     example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
     learning_rate: eta.
+    dropouts: How many clients of a round may drop out, of the mechanisms whose
+      clients share the noise.
+    colluders: How many of them may tell the server their data and noise.
     server_momentum: Nesterov's momentum of the server, in [0, 1).
     server_average: The weight of the past in the average of the models that is
       evaluated and exported, in [0, 1); 0 for the last model.
@@ -96,6 +99,8 @@ class TrainingSettings:
   l2_norm_clip: float = 5.0
   example_l2_norm_clip: float = 1.0
   learning_rate: float = 1.0
+  dropouts: int = 0
+  colluders: int = 0
   server_momentum: float = 0.0
   server_average: float = 0.0
   server_final_step: float = 1.0

@@ -1,0 +1,189 @@
+r"""Each client adds a share of the noise, and the server sees the sum alone.
+
+Client k of a round brings x_k + e_k: a vector of integers, in steps of a grid,
+and its share of discrete Gaussian noise of standard deviation s = 2^31 steps.
+The integers go through TFF's secure sums, modulo a public number, and the
+server gets
+
+  sum_k x_k + e_k  (mod modulus).
+
+Whatever H of the shares an attacker does not know are together as discrete
+Gaussian noise of standard deviation s sqrt(H), up to a distance that
+`privacy.noise_distance` counts: for N_Z(0, s^2) the max-divergence of a sum of
+H from N_Z(0, H s^2) is below 10 H exp(-pi^2 s^2) a value (Kairouz, Liu and
+Steinke, 2021, theorem 8), which is 0 for any practical purpose at s = 2^31.
+Further shares, of clients that keep theirs too, and the wrap-around of the
+modulus are post-processing of that sum. So the noise multiplier is
+
+  z = s sqrt(H) / Delta,
+
+Delta the most that the sum of the x_k changes, in steps.
+"""
+
+import collections
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tvdp_tf import _validate, privacy
+from tvdp_tf.federated import aggregator, checked_mean, schedule_state
+from tvdp_tf.learning import discrete_gaussian, noise
+
+# Below it neither int64 nor the doubled modulus of a symmetric range overflows.
+_MOST_MODULUS = 2**61
+
+
+def share_stddev(
+  noise_multiplier: Any, sensitivity: float, honest_clients: int
+) -> Any:
+  """s: of each client's share, in the unit of the sensitivity."""
+  return noise_multiplier * (sensitivity / math.sqrt(honest_clients))
+
+
+class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
+  """Sums clients' values with a share of noise from each; see above.
+
+  The value of a client is an `aggregator.KeyedUpdate` of float64 tensors that
+  is already bounded; its weight is public. The result is
+
+    scale * (sum of values + noise) / (sum of weights, or `divisor`)
+
+  as float32 tensors. The sum goes through `tff.aggregators.
+  SecureModularSumFactory`: where there is no protocol for it,
+  `secure_sums.simulated` makes it a plain one.
+
+  The state is that of `schedule_state`, in noise multipliers of the sum; the
+  measurements are an `OrderedDict` of `round` (int32, from 1) and
+  `noise_multiplier` (float64).
+  """
+
+  def __init__(
+    self,
+    schedule: privacy.NoiseSchedule,
+    *,
+    sensitivity: float,
+    honest_clients: int,
+    modulus: int,
+    scale: float = 1.0,
+    divisor: float | None = None,
+    truncates: bool = False,
+  ):
+    """Creates the factory.
+
+    Args:
+      schedule: The noise multipliers of the sum in every round.
+      sensitivity: Delta, of the sum, in the unit of the values.
+      honest_clients: H, the shares that must hide it alone.
+      modulus: Of the secure sum, larger than any sum's range.
+      scale: What the mean is multiplied by.
+      divisor: What the sum is divided by; None for the sum of the weights.
+      truncates: Whether values are cut off towards zero, so that none gets
+        longer; otherwise they are rounded to the nearest step.
+
+    Raises:
+      TypeError: If the schedule is none.
+      ValueError: If a number is out of its range.
+    """
+    if not isinstance(schedule, privacy.NoiseSchedule):
+      raise TypeError(
+        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
+      )
+    self._schedule = schedule
+    self._sensitivity = _validate.positive('sensitivity', sensitivity)
+    self._honest = _validate.integer('honest_clients', honest_clients)
+    self._modulus = _validate.integer('modulus', modulus, 2, _MOST_MODULUS)
+    self._scale = scale
+    self._divisor = divisor
+    self._truncates = truncates
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """As `WeightedAggregationFactory.create`.
+
+    Raises:
+      TypeError: If the value is no `KeyedUpdate` of float tensors.
+    """
+    if not aggregator.is_keyed(value_type):
+      raise TypeError(f'value_type must be a KeyedUpdate, got {value_type}')
+    checked_mean.check_floats(value_type.value)
+    specs = tff.types.type_to_tf_tensor_specs(value_type.value)
+
+    def stddev_of_share(noise_multiplier):
+      return share_stddev(noise_multiplier, self._sensitivity, self._honest)
+
+    @tff.tensorflow.computation
+    def first_round():
+      return schedule_state.initial(self._schedule)
+
+    state_type = first_round.type_signature.result
+
+    @tff.tensorflow.computation(state_type)
+    def round_multiplier(state):
+      return schedule_state.round_stddev(state)
+
+    @tff.tensorflow.computation(value_type, np.float64)
+    def perturb(value, noise_multiplier):
+      structure, noise_key = value
+      stddev = stddev_of_share(noise_multiplier)
+      flat = tf.nest.flatten(structure)
+      to_steps = noise.truncated if self._truncates else noise.nearest
+      shares = noise.discrete_steps(
+        [to_steps(part, stddev) for part in flat], noise_key
+      )
+      return tf.nest.pack_sequence_as(structure, shares)
+
+    # Half of the range is for each sign.
+    summed = tff.aggregators.SecureModularSumFactory(
+      self._modulus // 2, symmetric_range=True
+    ).create(perturb.type_signature.result)
+
+    @tff.tensorflow.computation(
+      state_type, np.float64, perturb.type_signature.result, weight_type
+    )
+    def finish_round(state, noise_multiplier, total, weight):
+      new_state = schedule_state.next_round(state)
+      used = collections.OrderedDict(
+        round=new_state['round'], noise_multiplier=noise_multiplier
+      )
+      divisor = tf.cast(weight, tf.float64)
+      if self._divisor is not None:
+        divisor = tf.constant(self._divisor, tf.float64)
+      step = stddev_of_share(noise_multiplier) / discrete_gaussian.GRID_STDDEV
+      factor = tf.constant(self._scale, tf.float64) * step / divisor
+      result = tf.nest.map_structure(
+        lambda spec, part: tf.cast(
+          tf.reshape(tf.cast(part, tf.float64) * factor, spec.shape), tf.float32
+        ),
+        specs,
+        total,
+      )
+      return new_state, result, used
+
+    @tff.federated_computation()
+    def initialize():
+      return tff.federated_eval(first_round, tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state, value, weight):
+      noise_multiplier = tff.federated_map(round_multiplier, state)
+      shares = tff.federated_map(
+        perturb, (value, tff.federated_broadcast(noise_multiplier))
+      )
+      total = summed.next(summed.initialize(), shares)
+      new_state, result, used = tff.federated_map(
+        finish_round,
+        (state, noise_multiplier, total.result, tff.federated_sum(weight)),
+      )
+      return tff.templates.MeasuredProcessOutput(
+        state=new_state, result=result, measurements=used
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

@@ -1,0 +1,348 @@
+"""`--mechanism=distributed`: shares of noise; a server that sees sums alone.
+
+Each client adds a share of discrete noise, the sum goes through a secure
+aggregation protocol, and so many shares hide it that some may be missing
+(clients that drop out) or known to the server (clients that collude with it).
+`distributed` protects an example, `distributed_users` a user.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import _validate, privacy
+from tvdp_tf.mechanisms import contract
+from tvdp_tf.privacy import noise_distance, participation_budget, sensitivity
+
+_VIEW = 'server that sees sums alone, worst client'
+_MEDIAN = 'server that sees sums alone, median client'
+# The share of a sensitivity that rounding to the grid may take up.
+_GRID_ROUNDING = 2.0**-12
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedMechanism(contract.GraphMechanism):
+  """Shares of discrete Gaussian noise on a secure sum.
+
+  Attributes:
+    schedule: The noise multipliers of the sum in every round, by the shares of
+      `honest_clients` alone.
+    l2_norm_clip: C_g of an example's gradient, or C_u of a user's update.
+    unit: 'example' or 'user'.
+    adjacency: 'replace-one' or 'zero-out'.
+    honest_clients: H, as of `DistributedGaussianFactory`.
+    clients: K, of a round.
+    modulus: Of the secure sum.
+    noise: `noise_distance.DISCRETE`.
+  """
+
+  schedule: privacy.NoiseSchedule
+  l2_norm_clip: float
+  unit: str
+  adjacency: str
+  honest_clients: int
+  clients: int
+  modulus: int
+  noise: str = noise_distance.DISCRETE
+
+  def __post_init__(self):
+    contract.check_schedule(self.schedule)
+    sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
+    _validate.one_of('noise', self.noise, [noise_distance.DISCRETE])
+    _validate.one_of('unit', self.unit, sensitivity.UNITS)
+    _validate.one_of('adjacency', self.adjacency, _ADJACENCIES)
+    _validate.integer('honest_clients', self.honest_clients, 1, self.clients)
+
+  def sensitivity(self) -> sensitivity.SensitivityRule:
+    """Of the sum of a round."""
+    if self.unit == 'user':
+      return sensitivity.update_rule(self.l2_norm_clip, self.adjacency)
+    return sensitivity.gradient_sum_rule(self.l2_norm_clip, self.adjacency)
+
+  def parts(self, build: Any) -> Any:
+    """See the base class; secure sums are left to the platform."""
+    from tvdp_tf.federated import (  # noqa: PLC0415
+      client_work,
+      distributed_noise,
+      learning_process,
+    )
+
+    steps = build.local_steps
+    common: dict[str, Any] = {
+      'schedule': self.schedule,
+      'sensitivity': self.sensitivity().value,
+      'honest_clients': self.honest_clients,
+      'modulus': self.modulus,
+    }
+    if self.unit == 'user':
+      return learning_process.Parts(
+        client_work.build_bounded_difference(
+          build.model, l2_norm_clip=self.l2_norm_clip, **steps
+        ),
+        distributed_noise.DistributedGaussianFactory(
+          **common, divisor=self.clients, truncates=True
+        ),
+        brings_update=True,
+      )
+    if steps['local_steps'] != 1:
+      raise ValueError(
+        'local_steps must be 1 with mechanism distributed, whose server adds up'
+        f' gradients, got {steps["local_steps"]}'
+      )
+    if steps['l2_regularization']:
+      raise ValueError(
+        'model must have no l2 regularization with mechanism distributed, got'
+        f' {steps["l2_regularization"]}'
+      )
+    return learning_process.Parts(
+      client_work.build_gradient_sum(
+        build.model,
+        example_l2_norm_clip=self.l2_norm_clip * (1 - _GRID_ROUNDING),
+        adjacency=self.adjacency,
+      ),
+      distributed_noise.DistributedGaussianFactory(
+        **common, scale=-steps['learning_rate']
+      ),
+      brings_update=True,
+    )
+
+
+_ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+
+
+class _Distributed(contract.Mechanism):
+  """What the two have in common.
+
+  All clients of a round hide in one noise, as with `central`; the user that is
+  planned most sets it.
+  """
+
+  participations = ('balanced', 'uniform')
+  noises = (noise_distance.DISCRETE,)
+  adjacencies = _ADJACENCIES
+  shares_noise = True
+  sums_securely = True
+
+  mechanism: DistributedMechanism
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self._missing = settings.dropouts + settings.colluders
+    z_eff = participation_budget.equivalent_noise_multiplier(
+      settings.epsilon, self.delta, settings.calibration
+    )
+    initial = participation_budget.initial_noise_multipliers(
+      self.planned(), settings.noise_shape, 1, z_eff**-2.0
+    )
+    schedule = settings.noise_shape.schedule(
+      settings.rounds, contract.largest_finite(initial)
+    )
+    clients = settings.users_per_round
+    self.mechanism = DistributedMechanism(
+      schedule,
+      self._clip,
+      self.unit,
+      self.adjacency,
+      clients - self._missing,
+      clients,
+      self._modulus(schedule),
+    )
+    self._check_grid()
+
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """Checks that there are shares left that hide the sum."""
+    for name in ('dropouts', 'colluders'):
+      _validate.integer(name, getattr(settings, name), 0)
+    left = settings.users_per_round - settings.dropouts - settings.colluders
+    if left < 1:
+      raise ValueError(
+        'dropouts must leave, with the colluders, one of the'
+        f' {settings.users_per_round} clients of a round, got'
+        f' {settings.dropouts} and {settings.colluders}'
+      )
+
+  @property
+  @abc.abstractmethod
+  def _clip(self) -> float:
+    """C_g or C_u."""
+
+  @property
+  @abc.abstractmethod
+  def _longest_value(self) -> float:
+    """The longest vector of a client, before its noise."""
+
+  def _share_stddevs(self, schedule: privacy.NoiseSchedule) -> np.ndarray:
+    """Of a client's share in each round, in the unit of the clip."""
+    honest = self.settings.users_per_round - self._missing
+    return schedule.stddevs() * self._sensitivity / math.sqrt(honest)
+
+  @property
+  def _sensitivity(self) -> float:
+    factor = 2 if self.adjacency == sensitivity.REPLACE_ONE else 1
+    return factor * self._clip
+
+  def _modulus(self, schedule: privacy.NoiseSchedule) -> int:
+    """A power of two that no sum wraps around."""
+    clients = self.settings.users_per_round
+    longest = clients * self._longest_value
+    steps = longest / self._share_stddevs(schedule).min() + 14 * clients
+    bits = math.ceil(math.log2(steps * noise_distance.GRID_STDDEV)) + 1
+    if bits > 60:
+      raise ValueError(
+        'epsilon must leave the sum of all clients within 2^60 steps of the'
+        f' grid of the noise, got {self.settings.epsilon!r}, with 2^{bits}'
+      )
+    return 2**bits
+
+  def _check_grid(self) -> None:
+    """Checks that rounding to the grid takes up little of the sensitivity."""
+    grids = self._share_stddevs(self.mechanism.schedule)
+    grids = grids / noise_distance.GRID_STDDEV
+    # Half a step each of two neighbours, and what binary64 has not.
+    rounding = 1 + 2.0**-51 * self._longest_value / grids
+    share = math.sqrt(self.fed.num_parameters) * rounding * grids
+    if (share > _GRID_ROUNDING * self._sensitivity).any():
+      raise ValueError(
+        'epsilon must leave the rounding of the grid below 2^-12 of the'
+        f' sensitivity, got {self.settings.epsilon!r}'
+      )
+
+  def round(
+    self, number: int, clients: np.ndarray, schedule_stddev: float
+  ) -> contract.Round:
+    """See the base class; fewer clients have fewer shares."""
+    planned = self.mechanism.honest_clients
+    left = max(0, len(clients) - self._missing)
+    share = schedule_stddev * self._sensitivity / math.sqrt(planned)
+    return contract.Round(
+      number,
+      clients,
+      np.full(len(clients), schedule_stddev * math.sqrt(left / planned)),
+      share * math.sqrt(len(clients)) / self._divisor(clients),
+      np.ones(len(clients)),
+    )
+
+  @abc.abstractmethod
+  def _divisor(self, clients: np.ndarray) -> float:
+    """What the sum of these clients is divided by."""
+
+  def statement(self) -> privacy.PrivacyStatement:
+    """See the base class; it says what was simulated."""
+    settings, mechanism = self.settings, self.mechanism
+    bits = mechanism.modulus.bit_length() - 1
+    return self.sound_statement(
+      self.delivered_views(_VIEW, _MEDIAN),
+      _VIEW,
+      why='every sum is on record, with discrete noise of the clients that keep'
+      ' their shares on what has a proven sensitivity',
+      assumptions=(
+        'the server sees nothing of a round but the sum of its uploads, modulo'
+        f' 2^{bits}, and who took part: a secure aggregation protocol sees to'
+        ' that. In this run the sums were SIMULATED: they were added up in the'
+        ' clear by the process that trains',
+        f'of the {settings.users_per_round} clients of a round at most'
+        f' {settings.dropouts} drop out, and the protocol gives no sum of fewer'
+        f' than {settings.users_per_round - settings.dropouts}; at most'
+        f' {settings.colluders} tell the server their data and noise: the'
+        f' shares of {mechanism.honest_clients} are enough',
+        'clients run this code and keep their noise secret',
+        *self._public(),
+      ),
+      rule=mechanism.sensitivity(),
+    )
+
+  def _public(self) -> list[str]:
+    return ['the cohorts are public, and nothing is gained by them']
+
+
+class Distributed(_Distributed):
+  """Noise on the sum of all clients' clipped gradients, one step a round."""
+
+  name = 'distributed'
+  summary = (
+    'shares of noise on the sum of all gradients, a guarantee against a server'
+    ' that sees sums alone'
+  )
+  noise_on = 'the sum of the clipped gradients of a round, by all clients'
+
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """Checks that a round is one step, and that shares are left."""
+    super().check(settings)
+    if settings.local_steps != 1:
+      raise ValueError(
+        'local_steps must be 1 with mechanism distributed, whose server adds up'
+        f' gradients, got {settings.local_steps}'
+      )
+
+  @property
+  def _clip(self):
+    return self.settings.example_l2_norm_clip
+
+  @property
+  def _longest_value(self):
+    return float(self.fed.examples_per_user.max()) * self._clip
+
+  def _divisor(self, clients):
+    return float(max(1, self.fed.examples_per_user[clients].sum()))
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """See the base class."""
+    return f'{self.mechanism.sensitivity().formula} of the sum', True
+
+  def mean_noise_stddev(self, releases: contract.Round) -> float:
+    """See the base class; the step is one of the mean gradient."""
+    return self.settings.learning_rate * releases.noise_stddev
+
+  def _public(self):
+    return [
+      *super()._public(),
+      'the number of examples of each client is public',
+    ]
+
+
+class DistributedUsers(_Distributed):
+  """Noise on the sum of all clients' clipped updates."""
+
+  name = 'distributed_users'
+  summary = (
+    'the same on the sum of clipped updates: it protects users, from a server'
+    ' that sees sums alone'
+  )
+  noise_on = 'the sum of the clipped updates of a round, by all clients'
+  unit = 'user'
+
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """Checks the clip of an update, and that shares are left."""
+    super().check(settings)
+    sensitivity.check_clip('l2_norm_clip', settings.l2_norm_clip)
+
+  @property
+  def _clip(self):
+    return self.settings.l2_norm_clip
+
+  @property
+  def _longest_value(self):
+    return self._clip
+
+  def _divisor(self, clients):
+    del clients
+    return float(self.mechanism.clients)
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    """See the base class."""
+    return f'{self.mechanism.sensitivity().formula} of the sum', True
+
+  def mean_noise_stddev(self, releases: contract.Round) -> float:
+    """See the base class; the noise is on the mean itself."""
+    return releases.noise_stddev
+
+  def _public(self):
+    return [*super()._public(), 'a person is one user']
