@@ -275,13 +275,13 @@ MUTANTS = [
     ),
   ),
   *_of(
-    'tvdp_tf/privacy/_ledger_budget.py',
+    'tvdp_tf/privacy/spending.py',
     _LEDGER,
-    ('part * part', 'part'),
-    ('np.finfo(np.float64).tiny) * count', 'np.finfo(np.float64).tiny)'),
+    ('return part * part', 'return part'),
+    ('part = part * count', 'part = part * 1'),
     ('fits = after * (1 + 2.0**-50) <= 1 - _NEAR', 'fits = after <= 1 + 1e-3'),
     (
-      'fits[i] = self._epsilon(releases) <= self._target',
+      'fits[i] = self._epsilon(releases) <= self.target_epsilon',
       'fits[i] = True',
     ),
     (
@@ -304,8 +304,8 @@ MUTANTS = [
     'tvdp_tf/privacy/_ledger_state.py',
     _LEDGER,
     ('if fits.all():', 'if True:'),
-    ('self.budget.charge(*release)', 'pass'),
-    ('self._run_budgets[record.run].charge(*release)', 'pass'),
+    ('self.spending.charge(*release)', 'pass'),
+    ('self._run_spendings[record.run].charge(*release)', 'pass'),
     (
       'if _release_at(record, i) != _release_at(earlier, then):',
       'if False:',

@@ -12,7 +12,6 @@ from tvdp_tf.privacy import (
   ledger,
   noise_distance,
   participation_budget,
-  poisson_composition,
   sensitivity,
 )
 
@@ -128,9 +127,6 @@ class Central(contract.Mechanism):
     self.replans = not self._amplified
     # The noise multipliers of the query's own events.
     self._events: list[float] = []
-    self._composition = poisson_composition.PoissonComposition(
-      settings.sampling_rate, self.delta
-    )
     self.mechanism = CentralMechanism(
       self._schedule(),
       settings.l2_norm_clip,
@@ -202,14 +198,6 @@ class Central(contract.Mechanism):
       entry['noise_multipliers'] = entry['noise_multipliers'][:1]
     return entry
 
-  def take(self, releases: contract.Round) -> None:
-    """As in the base class; a secret round counts for every user alike."""
-    if not self._amplified:
-      super().take(releases)
-      return
-    self.history.append(releases)
-    self._composition.add(float(releases.noise_multipliers[0]))
-
   def mean_noise_stddev(self, releases: contract.Round) -> float:
     """As in the base class; the noise is on the mean itself."""
     return releases.noise_stddev
@@ -260,18 +248,12 @@ class Central(contract.Mechanism):
       )
     return float(accountant.get_epsilon(self.delta))
 
-  def worst_epsilon(self) -> float:
-    """As in the base class; with Poisson participation, of every user."""
-    if not self._amplified:
-      return super().worst_epsilon()
-    return self._composition.epsilon()
-
   def refine(
     self, completed: int, new_rounds: int
   ) -> privacy.GeometricSchedule:
     """Spreads what the user with least left has over its rounds to come."""
     return self._for_worst_user(
-      new_rounds, self._spent_of(self._budget), completed
+      new_rounds, self.spending.spent_of(self._budget), completed
     )
 
   def statement(self) -> privacy.PrivacyStatement:
@@ -280,14 +262,14 @@ class Central(contract.Mechanism):
     if self._amplified:
       view = _POISSON
       pld = privacy.delivered_epsilon(
-        [past.noise_multipliers[0] for past in self.history],
+        self.spending.noise_multipliers(0),
         self.delta,
         'pld',
         sampling=_POISSON,
         sampling_rate=settings.sampling_rate,
       )
       views: dict[str, Mapping[str, float]] = {
-        view: self._proven({'pld': pld, 'rdp': self._composition.epsilon()})
+        view: self._proven({'pld': pld, 'rdp': self.worst_epsilon()})
       }
       who = (
         'who was drawn in which round stays a secret of the server, and so '

@@ -200,7 +200,7 @@ class Gradient(contract.Mechanism):
       self.settings.theta,
       self.settings.local_steps,
       self._budget,
-      self._spent_of(self._budget),
+      self.spending.spent_of(self._budget),
       completed,
     )
     self._adopt(initial, new_rounds)

@@ -153,8 +153,10 @@ class Laplace(contract.Mechanism):
     return max(self._epsilons())
 
   def _epsilons(self) -> list[float]:
-    counts = [len(releases) for releases in self._noise_multipliers]
-    return [count * self._epsilon_per_release for count in counts]
+    return [
+      len(self.spending.noise_multipliers(user)) * self._epsilon_per_release
+      for user in range(self.settings.users)
+    ]
 
   def statement(self) -> privacy.PrivacyStatement:
     """As in the base class; it never holds."""

@@ -89,10 +89,6 @@ class Noiseless(contract.Mechanism):
     del releases
     return 0.0
 
-  def worst_epsilon(self) -> float:
-    """As in the base class."""
-    return math.inf if self.history else 0.0
-
   def statement(self) -> privacy.PrivacyStatement:
     """As in the base class."""
     return privacy.PrivacyStatement(

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract
-from tvdp_tf.privacy import calibration_rules, ledger, sensitivity
+from tvdp_tf.privacy import calibration_rules, ledger, sensitivity, spending
 
 _ALWAYS = 'server, a client that takes part in every round'
 _BEFORE = 'server, a client before the cohorts are drawn'
@@ -146,7 +146,7 @@ class Paper(contract.Mechanism):
       precisions = np.zeros(completed)
       for past, stddev in zip(self.history, self._stddevs(), strict=True):
         precisions[min(past.number, completed) - 1] += stddev**-2.0
-      if precisions.sum() * contract.ROUNDED_UP >= self._budget:
+      if precisions.sum() * spending.ROUNDED_UP >= self._budget:
         raise contract.BudgetSpentError(
           f'the budget is spent: the run stops after {completed} rounds'
         )
@@ -158,15 +158,15 @@ class Paper(contract.Mechanism):
   def statement(self) -> privacy.PrivacyStatement:
     """As in the base class; it never holds."""
     settings = self.settings
-    order = self._by_spending()
+    order = self.spending.by_spending()
     worst, median = order[-1], order[len(order) // 2]
     always = self._stddevs() / self.sensitivities().max()
     views = {
       contract.SERVER_WORST: contract.delivered(
-        self._multipliers(worst), settings.delta
+        self.spending.noise_multipliers(worst), settings.delta
       ),
       contract.SERVER_MEDIAN: contract.delivered(
-        self._multipliers(median), settings.delta
+        self.spending.noise_multipliers(median), settings.delta
       ),
       _ALWAYS: contract.delivered(always, settings.delta),
       contract.OUTSIDER_WORST: self._outsider(),

@@ -116,7 +116,7 @@ def row(
     values['signal_to_noise'] = signal_to_noise(
       before, after, mean_noise_stddev
     )
-    values['remaining_budget'] = plan.settings.epsilon - delivered
+    values['remaining_budget'] = plan.spending.target_epsilon - delivered
   return values
 
 
