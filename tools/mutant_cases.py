@@ -276,7 +276,7 @@ MUTANTS = [
   ),
   *_of(
     'tvdp_tf/privacy/spending.py',
-    _LEDGER,
+    (*_LEDGER, 'tests/privacy/spending_test.py'),
     ('return part * part', 'return part'),
     ('part = part * count', 'part = part * 1'),
     ('fits = after * (1 + 2.0**-50) <= 1 - _NEAR', 'fits = after <= 1 + 1e-3'),
@@ -299,6 +299,11 @@ MUTANTS = [
       ' math.inf)',
       'return epsilon',
     ),
+    ('+= count * amounts**-2.0', '+= amounts**-2.0'),
+    ('spent = self.squared_mu * ROUNDED_UP', 'spent = self.squared_mu'),
+    ('+= count * _round_moment(amount, rate, order)', '+= 0'),
+    ('total += _round_moment(multiplier, self._rate, order)', 'total += 0'),
+    ('more, max(rate, self._rate))', 'more, rate)'),
   ),
   *_of(
     'tvdp_tf/privacy/_ledger_state.py',
@@ -320,6 +325,10 @@ MUTANTS = [
   *_of(
     'tvdp_tf/mechanisms/contract.py',
     _PLANS,
+    (
+      'self.spending.record(rate=self._sampling_rate, **self.entry(releases))',
+      'pass',
+    ),
     ('if self.as_planned or not self.header.enforced:', 'if True:'),
     ('if not self._reaches_far_enough:', 'if False:'),
     (

@@ -8,13 +8,21 @@ from collections.abc import Collection
 
 from absl import flags
 
+from tvdp_tf import mechanisms
 from tvdp_tf.learning import datasets
+from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import settings
 
 _DEFAULTS = {
   field.name: field.default
   for field in dataclasses.fields(settings.TrainingSettings)
 }
+
+_DISCRETE = [
+  name
+  for name, kind in mechanisms.MECHANISMS.items()
+  if noise_distance.DISCRETE in kind.noises
+]
 
 # Field -> (kind of flag, help); an enum's kind is its choices.
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
@@ -37,10 +45,10 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'mechanism': (
     settings.MECHANISMS,
-    'gradient: noise in every local step, a guarantee; central: noise on the '
-    "sum of the users' updates, a trusted server; paper: noise on the "
-    'parameters before upload; laplace: the same with Laplace noise; none: no '
-    'privacy.',
+    '; '.join(
+      f'{name}: {kind.summary}' for name, kind in mechanisms.MECHANISMS.items()
+    )
+    + '.',
   ),
   'participation': (
     settings.PARTICIPATIONS,
@@ -70,9 +78,10 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'noise': (
     settings.NOISES,
-    'Of gradient and central: discrete noise is exact, on a grid of integers, '
-    'from a cryptographic generator; continuous noise is in floating point. By '
-    'default discrete on the compiled runtime without a seed.',
+    f'Of {" and ".join(_DISCRETE)}: discrete noise is exact, on a grid '
+    'of integers, from a cryptographic generator; continuous noise is in '
+    'floating point. By default discrete on the compiled runtime without a '
+    'seed.',
   ),
   'refinement': (
     settings.REFINEMENTS,

@@ -95,6 +95,8 @@ class Central(contract.Mechanism):
   """
 
   name = 'central'
+  summary = "noise on the sum of the users' updates, a trusted server"
+  graph = CentralMechanism
   unit = 'user'
   adjacency = sensitivity.ADD_OR_REMOVE_ONE
   participations = (_POISSON, 'uniform', 'balanced')

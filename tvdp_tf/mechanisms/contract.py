@@ -16,7 +16,11 @@ import numpy as np
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import participation
-from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
+from tvdp_tf.mechanisms.interfaces import (
+  GraphMechanism,
+  Population,
+  Round,
+)
 from tvdp_tf.privacy import (
   calibration_rules,
   ledger,
@@ -61,6 +65,8 @@ class Mechanism(abc.ABC):
 
   Attributes:
     name: Of the mechanism, as in `--mechanism`.
+    summary: What it is, in a few words for `--help`.
+    graph: The type of `mechanism`.
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
@@ -85,6 +91,8 @@ class Mechanism(abc.ABC):
   """
 
   name: ClassVar[str]
+  summary: ClassVar[str] = ''
+  graph: ClassVar[type[GraphMechanism]] = GraphMechanism
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
@@ -165,6 +173,9 @@ class Mechanism(abc.ABC):
     settings = self.settings
     releases = self.releases_per_client * settings.rounds
     values = self.fed.num_parameters * releases
+    if not values:
+      self.noise = settings.noise or self.noise
+      return
 
     def share(noise: str) -> float:
       return noise_distance.share_of_delta(settings.epsilon, values, noise)

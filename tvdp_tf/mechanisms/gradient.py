@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import (
   noise_distance,
   participation_budget,
@@ -31,6 +31,8 @@ class GradientMechanism(contract.GraphMechanism):
     noise: One of `noise_distance.NOISES`.
   """
 
+  NOISE_ON = interfaces.GRADIENTS
+
   schedule: privacy.GeometricSchedule
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
@@ -47,6 +49,14 @@ class GradientMechanism(contract.GraphMechanism):
     return sensitivity.gradient_rule(
       self.example_l2_norm_clip, examples, self.adjacency
     )
+
+  def client_stddev(self, round_number: int, examples: int) -> float:
+    return self.schedule.stddev(round_number) * self.sensitivity(examples).value
+
+  def client_multipliers(
+    self, examples: int
+  ) -> Sequence[tuple[privacy.SensitivityRule, np.ndarray]]:
+    return [(self.sensitivity(examples), self.schedule.stddevs())]
 
   def noise_scale(
     self, examples: int, initial_noise_multiplier: float
@@ -85,6 +95,8 @@ class Gradient(contract.Mechanism):
   """Every client spends exactly its own budget over its own rounds."""
 
   name = 'gradient'
+  summary = 'noise in every local step, a guarantee'
+  graph = GradientMechanism
   clips_examples = True
   participations = ('balanced', 'uniform')
   noises = noise_distance.NOISES

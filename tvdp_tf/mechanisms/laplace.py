@@ -76,6 +76,8 @@ class Laplace(contract.Mechanism):
   """The same Laplace noise in every round; pure epsilon."""
 
   name = 'laplace'
+  summary = 'the same as paper with Laplace noise'
+  graph = LaplaceMechanism
   is_sound = False
 
   @classmethod

@@ -49,6 +49,8 @@ class Noiseless(contract.Mechanism):
   """Everything is released bare."""
 
   name = 'none'
+  summary = 'no privacy'
+  graph = NoMechanism
   is_sound = False
   noises = ()
 

@@ -1,13 +1,13 @@
 """`--mechanism=paper`: Algorithm 1 as printed, and what it really delivers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import calibration_rules, ledger, sensitivity, spending
 
 _ALWAYS = 'server, a client that takes part in every round'
@@ -26,6 +26,8 @@ class PaperMechanism(contract.GraphMechanism):
     l2_norm_clip: C.
   """
 
+  NOISE_ON = interfaces.MODEL
+
   schedule: privacy.GeometricSchedule
   l2_norm_clip: float
 
@@ -36,6 +38,22 @@ class PaperMechanism(contract.GraphMechanism):
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
     """The paper's rule, for a client of so many examples."""
     return sensitivity.paper_rule(self.l2_norm_clip, examples)
+
+  def client_stddev(self, round_number: int, examples: int) -> float:
+    del examples
+    return self.schedule.stddev(round_number)
+
+  def client_multipliers(
+    self, examples: int
+  ) -> Sequence[tuple[privacy.SensitivityRule, np.ndarray]]:
+    """By the paper's rule, and by the one that is proven."""
+    rules = (
+      self.sensitivity(examples),
+      sensitivity.projection_rule(self.l2_norm_clip),
+    )
+    return [
+      (rule, self.schedule.noise_multipliers(rule.value)) for rule in rules
+    ]
 
   def parts(self, build: Any) -> Any:
     """As in the base class."""
@@ -62,6 +80,8 @@ class Paper(contract.Mechanism):
   """The noise of Theorem 1, or one that an accountant has set."""
 
   name = 'paper'
+  summary = 'noise on the parameters before upload'
+  graph = PaperMechanism
   is_sound = False
 
   @classmethod
