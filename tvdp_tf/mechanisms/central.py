@@ -52,7 +52,6 @@ class CentralMechanism(contract.GraphMechanism):
     )
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     import tensorflow_federated as tff  # noqa: PLC0415
     import tensorflow_privacy as tfp  # noqa: PLC0415
 
@@ -104,19 +103,18 @@ class Central(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class; the ledger composes secret samples by Renyi's."""
+    """Renyi's alone for secret samples: the ledger composes them by it."""
     if participation_name == _POISSON:
       return ('rdp',)
     return super().calibrations(participation_name)
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class; with secret samples the noise is set in advance."""
+    """None with secret samples, whose noise is set in advance."""
     return ('none',) if participation_name == _POISSON else ('none', 'budget')
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """As in the base class."""
     sensitivity.check_clip('l2_norm_clip', settings.l2_norm_clip)
 
   mechanism: CentralMechanism
@@ -168,20 +166,18 @@ class Central(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class."""
     return dataclasses.replace(
       super().header, sampling=_POISSON if self._amplified else 'none'
     )
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     return f'C_u = {self.settings.l2_norm_clip!r}', True
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class; the noise is that on the mean."""
+    """The noise is that on the mean."""
     scale = self.mechanism.l2_norm_clip / self.mechanism.denominator
     return contract.Round(
       number,
@@ -193,7 +189,7 @@ class Central(contract.Mechanism):
     )
 
   def entry(self, releases: contract.Round) -> dict[str, Any]:
-    """As in the base class; who was drawn in secret is not written down."""
+    """Who was drawn in secret is not written down."""
     entry = super().entry(releases)
     if self._amplified:
       entry['clients'] = []
@@ -201,7 +197,7 @@ class Central(contract.Mechanism):
     return entry
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class; the noise is on the mean itself."""
+    """The noise is on the mean itself."""
     return releases.noise_stddev
 
   def observe(self, state: Any) -> None:
@@ -223,11 +219,10 @@ class Central(contract.Mechanism):
       self._events.append(float(past.noise_multipliers[0]))
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """As in the base class: the noise multipliers of the query's events."""
+    """The noise multipliers of the query's events."""
     return {'events': np.array(self._events, np.float64)}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
-    """As in the base class."""
     del rounds
     events = snapshot.get('events', np.zeros(1))
     if events.ndim != 1 or not (events > 0).all():
@@ -259,7 +254,6 @@ class Central(contract.Mechanism):
     )
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class."""
     settings = self.settings
     if self._amplified:
       view = _POISSON

@@ -71,7 +71,6 @@ class GradientMechanism(contract.GraphMechanism):
     return self.sensitivity(examples).value * relative
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       checked_mean,
       client_work,
@@ -103,12 +102,11 @@ class Gradient(contract.Mechanism):
 
   @classmethod
   def releases_in_a_round(cls, settings: Any) -> int:
-    """As in the base class: one in every local step."""
+    """One in every local step."""
     return settings.local_steps
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class."""
     del participation_name
     return ('none', 'budget')
 
@@ -146,7 +144,6 @@ class Gradient(contract.Mechanism):
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     clip = self.settings.example_l2_norm_clip
     return (
       f"2 C_g / n_k, C_g = {clip!r}, n_k the client's number of examples",
@@ -156,7 +153,6 @@ class Gradient(contract.Mechanism):
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class."""
     relative = self._initial[clients] / self.mechanism.schedule.initial_stddev
     scales = np.array(
       [
@@ -177,7 +173,7 @@ class Gradient(contract.Mechanism):
     )
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class, to first order in the learning rate.
+    """To first order in the learning rate.
 
     A client's steps add eta times the noise of its gradients, tau times.
     """
@@ -193,11 +189,10 @@ class Gradient(contract.Mechanism):
     return steps * float(np.linalg.norm(self._weights(clients) * stddevs))
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """As in the base class: what each client's noise starts from."""
+    """What each client's noise starts from."""
     return {'initial': self._initial}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
-    """As in the base class."""
     initial = snapshot.get('initial', np.zeros(0))
     if initial.shape != self._initial.shape or not (initial > 0).all():
       raise ValueError('snapshot must hold the noise of every client')
@@ -219,7 +214,6 @@ class Gradient(contract.Mechanism):
     return self.mechanism.schedule
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class."""
     views = self.delivered_views(contract.SERVER_WORST, contract.SERVER_MEDIAN)
     # Post-processing of what the server sees.
     views[contract.OUTSIDER_WORST] = views[contract.SERVER_WORST]

@@ -56,7 +56,6 @@ class PaperMechanism(contract.GraphMechanism):
     ]
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       aggregator,
       client_work,
@@ -86,13 +85,12 @@ class Paper(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class, and the paper's own two."""
+    """Any accountant's, and the paper's own two."""
     del participation_name
     return calibration_rules.CALIBRATIONS
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class."""
     del participation_name
     return ('none', 'budget', 'theorem2')
 
@@ -117,7 +115,7 @@ class Paper(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class, but a ledger that refuses nothing.
+    """Of a ledger that refuses nothing.
 
     The paper's noise overspends: to refuse would be another algorithm.
     """
@@ -125,7 +123,6 @@ class Paper(contract.Mechanism):
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     clip = self.settings.l2_norm_clip
     return (
       f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
@@ -133,7 +130,7 @@ class Paper(contract.Mechanism):
     )
 
   def sensitivities(self) -> np.ndarray:
-    """As in the base class, by the paper's rule."""
+    """By the paper's rule."""
     return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
 
   def _stddevs(self) -> np.ndarray:
@@ -176,7 +173,7 @@ class Paper(contract.Mechanism):
     return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class; it never holds."""
+    """It never holds."""
     settings = self.settings
     order = self.spending.by_spending()
     worst, median = order[-1], order[len(order) // 2]
