@@ -46,8 +46,8 @@ def main() -> None:
         f'{name!r}'
       )
     try:
-      settings_lib.TrainingSettings(
-        **shared_flags.values(_SETTINGS), mechanism=name
+      settings_lib.TrainingSettings.of_mechanism(
+        name, shared_flags.values(_SETTINGS)
       )
     except ValueError as error:
       raise errors.UsageError(str(error)) from error

@@ -152,6 +152,6 @@ def settings_of(
       f'mechanisms must be distinct names, got {",".join(mechanisms)!r}'
     )
   return [
-    settings_lib.TrainingSettings(**{**values, 'mechanism': mechanism})
+    settings_lib.TrainingSettings.of_mechanism(mechanism, values)
     for mechanism in mechanisms
   ]

@@ -103,8 +103,8 @@ MUTANTS = [
     ),
     ('factors.append([1 + terms * 2.0**-52])', 'factors.append([0.999])'),
     (
-      '1 + sensitivity.relative_rounding(divisor, microbatch_size)',
-      '1 - sensitivity.relative_rounding(divisor, microbatch_size)',
+      '1 + roundings * sensitivity.relative_rounding(divisor, microbatch_size)',
+      '1 - roundings * sensitivity.relative_rounding(divisor, microbatch_size)',
     ),
     (
       'total + tf.cast(addend, tf.float64)',
@@ -236,7 +236,11 @@ MUTANTS = [
     ('clip *= 1 - _share_of_grid', 'clip *= 1 + 0 * _share_of_grid'),
     ('release=index', 'release=0'),
     ('distribution=noise_distribution,', "distribution='gaussian',"),
-    ('sensitivity = 2 * clip /', 'sensitivity = 200 * clip /'),
+    ('moved = factor * clip /', 'moved = 100 * factor * clip /'),
+    (
+      'factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1',
+      'factor = 2',
+    ),
   ),
   *_of(
     'tvdp_tf/privacy/sensitivity.py',

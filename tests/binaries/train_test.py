@@ -285,6 +285,11 @@ class FlagsTest(parameterized.TestCase):
     (['--epsilon=0'], '--epsilon must be a finite number > 0, got 0.0'),
     (['--epsilon=nan'], '--epsilon must be a finite number > 0, got nan'),
     (['--delta=1'], '--delta must be a number strictly between 0 and 1'),
+    (['--schedule=1,2'], '--schedule must have a number for each of the 10'),
+    (
+      ['--schedule=1,x'],
+      "--schedule must be numbers, comma-separated, got '1,",
+    ),
     (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
     (['--users_per_round=11'], '--users_per_round must be an integer from 1'),
     (['--dataset=cats'], '--dataset must be one of digits, mnist, '),

@@ -1,5 +1,6 @@
 import collections
 import contextlib
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ from absl.testing import absltest, parameterized
 
 from tests import noise_checks
 from tvdp_tf import federated, privacy, runtimes
+from tvdp_tf.federated import schedule_state
 from tvdp_tf.learning import noise
 
 SCHEDULE = privacy.GeometricSchedule(theta=1.5, rounds=4, initial_stddev=0.2)
@@ -100,6 +102,31 @@ class AggregatorExecutionTest(parameterized.TestCase):
         used['noise_stddev'], SCHEDULE.stddev(completed + 1), places=14
       )
       state = output.state
+
+  def test_state_follows_a_list(self):
+    schedule = privacy.ListedSchedule((0.2, 0.7, 0.1))
+    factory = federated.TimeVaryingGaussianFactory(schedule)
+    process = factory.create(KEYED_TYPE, WEIGHT_TYPE)
+    state = process.initialize()
+    for m in (1, 2, 3):
+      output = process.next(state, [keyed(0)], [1.0])
+      self.assertEqual(
+        output.measurements['noise_stddev'], math.sqrt(schedule.variance(m))
+      )
+      state = output.state
+      if m == 1:
+        shorter = privacy.ListedSchedule((0.3, 0.4))
+        with self.assertRaisesRegex(ValueError, 'no longer, got 4 rounds'):
+          schedule_state.refined(state, privacy.ListedSchedule((1.0,) * 4))
+        with self.assertRaisesRegex(ValueError, 'of the kind that the process'):
+          schedule_state.refined(self.process.initialize(), shorter)
+        refined = schedule_state.refined(state, shorter)
+        self.assertEqual(refined['variance'], shorter.variance(2))
+        last = process.next(refined, [keyed(0)], [1.0]).state
+        with self.assertRaisesRegex(Exception, 'no further round'):
+          process.next(last, [keyed(0)], [1.0])
+    with self.assertRaisesRegex(Exception, 'no further round'):
+      process.next(state, [keyed(0)], [1.0])
 
   def test_no_round_after_the_last(self):
     state = self.process.initialize()

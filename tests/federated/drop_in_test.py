@@ -219,6 +219,16 @@ class NestingTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     (
+      'clip_around_a_list',
+      lambda: AGGREGATORS.clipping_factory(
+        1.0,
+        federated.UnweightedTimeVaryingGaussianFactory(
+          privacy.ListedSchedule((1.0, 2.0))
+        ),
+      ),
+      'clipped_count, unless its sum is federated.WithheldCountFactory$',
+    ),
+    (
       'clip',
       lambda: AGGREGATORS.clipping_factory(1.0, unweighted()),
       'clipped_count, unless its sum is federated.WithheldCountFactory$',

@@ -114,7 +114,7 @@ class GridTest(parameterized.TestCase):
       far = max(far, apart / moved)
     self.assertGreater(far, 1)  # It does lengthen.
 
-  def local_steps(self, stddev):
+  def local_steps(self, stddev, adjacency='replace-one'):
     def clipped_sum(weights, features, labels, present, clip):
       del weights, features, labels
       # What is clipped to: each example has just this norm.
@@ -132,16 +132,18 @@ class GridTest(parameterized.TestCase):
       noise_stddev=tf.constant(stddev, tf.float64),
       noise_key=KEY,
       noise_distribution='discrete_gaussian',
+      adjacency=adjacency,
     )
 
-  def test_the_clip_makes_room_for_the_rounding(self):
+  @parameterized.parameters(('replace-one', 0.2), ('zero-out', 0.1))
+  def test_the_clip_makes_room_for_the_rounding(self, adjacency, moved):
     # The mean is the clip itself, up to noise that is known.
-    stddev = 0.2 * 2.0**28  # Noise multiplier 2^28, of one value.
-    (weights,) = self.local_steps(stddev)
+    stddev = moved * 2.0**28  # Noise multiplier 2^28, of one value.
+    (weights,) = self.local_steps(stddev, adjacency)
     drawn = float(discrete_gaussian.discrete_gaussian(KEY, 1, 0)[0])
     grid = stddev / STEPS
     clip = -float(weights[0]) - drawn * grid
-    rounding = privacy.gradient_rule(1.0, 10).rounding
+    rounding = privacy.gradient_rule(1.0, 10, adjacency).rounding
     expected = (1 - 2.0**28 / STEPS) / (1 + rounding)
     self.assertAlmostEqual(clip, expected, delta=grid)
     self.assertLess(expected, 0.9)

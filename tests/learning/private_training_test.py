@@ -167,6 +167,42 @@ class ClippedMeanGradientTest(parameterized.TestCase):
     self.assertLessEqual(moved, 2 * 0.5 / 10)
     self.assertGreater(moved, 0)
 
+  @parameterized.parameters(vectorized, ghost)
+  def test_zero_in_the_place_of_an_example(self, make_sum):
+    """It moves the mean by C_g / n, what rounding may add taken off before."""
+    model = mlp()
+    weights = start(model)
+    clipped_sum = make_sum(model)
+    features, labels = examples(100)
+    features *= 1e3
+    zeroed = features.copy()
+    zeroed[3] = np.nan
+
+    def mean_gradient(x, y, adjacency):
+      gradient = clipping.mean_gradient(
+        clipped_sum,
+        weights,
+        clipping.examples(clipped_sum, tf.constant(x), tf.constant(y)),
+        example_l2_norm_clip=0.5,
+        adjacency=adjacency,
+      )
+      return np.concatenate([np.ravel(g) for g in gradient]).astype(np.float64)
+
+    moved = np.linalg.norm(
+      mean_gradient(features, labels, sensitivity.ZERO_OUT)
+      - mean_gradient(zeroed, labels, sensitivity.ZERO_OUT)
+    )
+    rounding = sensitivity.gradient_rule(0.5, 100, sensitivity.ZERO_OUT)
+    self.assertLessEqual(moved, 0.5 / 100)
+    self.assertGreater(moved, 0.5 / 100 * (1 - 2 * rounding.rounding))
+    alone = [
+      np.linalg.norm(mean_gradient(features[:1], labels[:1], adjacency))
+      for adjacency in (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+    ]
+    share = sensitivity.relative_rounding(1)
+    self.assertAlmostEqual(alone[0] / (0.5 / (1 + share)), 1, places=5)
+    self.assertAlmostEqual(alone[1] / (0.5 / (1 + 2 * share)), 1, places=5)
+
   @parameterized.product(
     make_sum=(vectorized, ghost), build=(mlp, convolutional)
   )

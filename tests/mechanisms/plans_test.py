@@ -99,6 +99,39 @@ class GradientPlanTest(parameterized.TestCase):
       past.noise_multipliers * 2 * 0.7 / np.array(sizes)[past.clients],
     )
 
+  def test_zero_out_has_half_the_noise(self):
+    replaced, zeroed = (
+      plan_cases.finished(
+        plan_cases.build(mechanism='gradient', adjacency=adjacency)
+      )
+      for adjacency in ('replace-one', 'zero-out')
+    )
+    for one, other in zip(replaced.history, zeroed.history, strict=True):
+      np.testing.assert_array_equal(
+        one.noise_multipliers, other.noise_multipliers
+      )
+      np.testing.assert_allclose(one.noise_scales, 2 * other.noise_scales)
+    statement = zeroed.statement()
+    self.assertTrue(statement.holds)
+    self.assertEqual(statement.adjacency, 'zero-out')
+    self.assertEqual(zeroed.header.adjacency, 'zero-out')
+    self.assertIn('a gradient of zero in its place', statement.describe())
+    # As much rounding, of half as much.
+    self.assertEqual(
+      statement.sensitivity.rounding,
+      2 * replaced.statement().sensitivity.rounding,
+    )
+    self.assertNotEqual(zeroed.graph_key(), replaced.graph_key())
+
+  @parameterized.parameters(
+    ('paper', 'zero-out'),
+    ('gradient', 'add-or-remove-one'),
+    ('central', 'replace-one'),
+  )
+  def test_adjacency_that_is_not_proven(self, mechanism, adjacency):
+    with self.assertRaisesRegex(ValueError, '^adjacency must be .*, got '):
+      settings_lib.TrainingSettings(mechanism=mechanism, adjacency=adjacency)
+
   def test_more_rounds_than_planned_do_not_hold(self):
     plan = plan_cases.build(mechanism='gradient', rounds=10)
     plan.take(plan_cases.run(plan)[-1])

@@ -113,7 +113,7 @@ _VALUES: dict[str, Any] = {
 SETTING = privacy.ConvergenceSetting(**_VALUES)
 _NOISE = 'noise_multipliers must be a sequence of numbers > 0'
 _PAST = 'past_stddevs of round 2 must be a finite number > 0, got '
-_ADJACENCY = 'one of replace-one, add-or-remove-one'
+_ADJACENCY = 'one of replace-one, add-or-remove-one, zero-out'
 BAD = {**BAD, _ADJACENCY: _NO_WORD}
 
 _MEAN = [
@@ -171,6 +171,7 @@ CASES = {
       'initial_stddev': (1.0, POSITIVE),
     },
   ),
+  'shape': Case(privacy.GeometricShape, {'theta': (0.9, POSITIVE)}),
   'noise_multipliers': Case(
     privacy.GeometricSchedule(0.9, 3, 1.0).noise_multipliers,
     {'sensitivity': (1.0, POSITIVE)},

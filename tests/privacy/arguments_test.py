@@ -68,7 +68,9 @@ class CoverageTest(absltest.TestCase):
       {
         # Tested where they are: results, and what has a test of its own.
         *('BoundTerms', 'OptimalPlan', 'OptimalRounds'),
-        *('PrivacyStatement', 'SensitivityRule'),
+        *('PrivacyStatement', 'SensitivityRule', 'NoiseSchedule', 'NoiseShape'),
+        # Of lists: `schedule_test`, `own_schedule_test`.
+        *('ListedSchedule', 'ListedShape', 'listed_shape'),
         # Same arguments as `convergence_bound`, which calls it.
         'convergence_terms',
       },

@@ -52,7 +52,7 @@ class TargetTest(parameterized.TestCase):
     how = (accountant, sampling, 0.1)
     epsilon, delta = target
     schedule = privacy.calibrate(epsilon, delta, theta, rounds, 0.02, *how)
-    self.assertEqual(schedule.theta, theta)
+    self.assertEqual(schedule.shape, privacy.GeometricShape(theta))
     self.assertEqual(schedule.rounds, rounds)
     share = delivered_share(schedule, epsilon, delta, 0.02, *how)
     self.assertBetween(share, 0.99, 1)

@@ -70,7 +70,8 @@ class AuditTest(WrittenTest):
 what has a proven sensitivity; and no client is above the target
   Worth: an attacker who has to tell which of two examples was there is right \
 at most 73.2 % of the time; guessing is 50 %
-  Protects: one example (replace-one)
+  Protects: one example (replace-one: exchanged for any other; how many there \
+are is public)
   Accounting: actual participations, no amplification
   Run 1: gradient, continuous gaussian noise, from no seed
     Noise is relative to: 2 C_g / n = 2 * 1.0 / 600

@@ -125,5 +125,34 @@ class LimitsTest(parameterized.TestCase):
         function(m)
 
 
+class ListedScheduleTest(parameterized.TestCase):
+  def test_of_a_geometric_series_it_is_the_geometric_one(self):
+    geometric = privacy.GeometricSchedule(0.7, 12, 0.3)
+    listed = privacy.ListedSchedule(tuple(geometric.stddevs().tolist()))
+    np.testing.assert_array_equal(listed.stddevs(), geometric.stddevs())
+    self.assertEqual(listed.rounds, 12)
+    self.assertEqual(listed.variance(5), geometric.variance(5))
+    self.assertAlmostEqual(listed.precision() / geometric.precision(), 1)
+    np.testing.assert_array_equal(
+      listed.noise_multipliers(0.1), geometric.noise_multipliers(0.1)
+    )
+
+  def test_scaled_by_its_shape(self):
+    listed = privacy.ListedSchedule((2.0, 8.0, 0.5))
+    other = listed.shape.schedule(2, 3.0)
+    np.testing.assert_allclose(other.stddevs(), [3.0, 12.0], rtol=1e-15)
+    with self.assertRaisesRegex(ValueError, 'each of the 4 rounds, got 3'):
+      listed.shape.schedule(4, 3.0)
+
+  @parameterized.parameters((1e-160,), (1e160,), (0.0,), (math.nan,))
+  def test_refuses(self, stddev):
+    with self.assertRaises(ValueError):
+      privacy.ListedSchedule((1.0, stddev))
+
+  def test_refuses_a_round_that_is_none(self):
+    with self.assertRaisesRegex(ValueError, 'm must be an integer from 1 to 2'):
+      privacy.ListedSchedule((1.0, 2.0)).stddev(3)
+
+
 if __name__ == '__main__':
   absltest.main()

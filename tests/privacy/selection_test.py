@@ -6,6 +6,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import optimize
 
+from tvdp_tf import privacy
 from tvdp_tf.privacy import accounting, selection
 
 
@@ -112,7 +113,9 @@ class CalibrationTest(parameterized.TestCase):
     schedule = selection.calibrate_best_of_runs(
       *(epsilon, 1e-5, 0.9, 6, mean, shape, 0.5, sampling, 0.1)
     )
-    self.assertEqual((schedule.theta, schedule.rounds), (0.9, 6))
+    self.assertEqual(
+      (schedule.shape, schedule.rounds), (privacy.GeometricShape(0.9), 6)
+    )
     multipliers = schedule.noise_multipliers(0.5)
     delivered = selection.best_of_runs_epsilon(
       multipliers, 1e-5, mean, shape, sampling, 0.1

@@ -12,6 +12,7 @@ RULES = {
   'paper': privacy.paper_rule(5.0, 600),
   'projection': privacy.projection_rule(5.0),
   'gradient': privacy.gradient_rule(1.5, 600),
+  'gradient_zero': privacy.gradient_rule(1.5, 600, 'zero-out'),
   'gradient_add': privacy.gradient_rule(1.5, 600, 'add-or-remove-one'),
   'update': privacy.update_rule(2.0),
   'update_add': privacy.update_rule(2.0, 'add-or-remove-one'),
@@ -33,6 +34,7 @@ class RulesTest(parameterized.TestCase):
     ('paper', 10 / 600, 'example', 'replace-one', False),
     ('projection', 10.0, 'user', 'replace-one', True),
     ('gradient', 3 / 600, 'example', 'replace-one', True),
+    ('gradient_zero', 1.5 / 600, 'example', 'zero-out', True),
     ('gradient_add', 1.5 / 600, 'example', 'add-or-remove-one', True),
     ('update', 4.0, 'user', 'replace-one', True),
     ('update_add', 2.0, 'user', 'add-or-remove-one', True),
@@ -113,7 +115,10 @@ class DoorTest(parameterized.TestCase):
   def test_words(self):
     self.assertEqual(sensitivity.UNITS, ('example', 'user'))
     self.assertEqual(
-      sensitivity.ADJACENCIES, ('replace-one', 'add-or-remove-one')
+      sensitivity.ADJACENCIES, ('replace-one', 'add-or-remove-one', 'zero-out')
+    )
+    self.assertEqual(
+      {*sensitivity.ADJACENCIES}, {*sensitivity.ADJACENCY_MEANINGS}
     )
 
 

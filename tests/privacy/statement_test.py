@@ -259,7 +259,7 @@ class OutputTest(absltest.TestCase):
     for part in (
       'epsilon = 10 at delta = 1e-05 HOLDS.',
       'an exact accountant delivers it',
-      'one example (replace-one)',
+      'one example (replace-one: exchanged for any other',
       'none, exact: 9.5',
       'none, moments: 1 (a claim, not a bound)',
       'visible, pld: 4',

@@ -41,7 +41,14 @@ class KilledTest(resume_cases.FolderTestCase):
       'learning_rate': 3.0,
       'rounds': 5,
     },
-    {'mechanism': 'central', 'epsilon': 20.0},
+    {
+      'mechanism': 'central',
+      'epsilon': 20.0,
+      'schedule': (1.0, 3.0, 2.0),
+      'server_momentum': 0.9,
+      'server_average': 0.8,
+      'server_final_step': 0.5,
+    },
   )
   def test_resumed_run_is_the_uninterrupted_one(self, **changes):
     settings = resume_cases.small(seed=3, **changes)

@@ -21,13 +21,21 @@ class SweepTest(parameterized.TestCase):
 
   def test_runs_equal_those_of_the_training_program(self):
     base = settings_lib.TrainingSettings(rounds=3, seed=1)
-    changed: Any = {'participation': '', 'calibration': ''}
+    changed: Any = dict.fromkeys(
+      ('participation', 'calibration', 'adjacency'), ''
+    )
     runs = [
       base,
       # What is not in the graph, with the process that is there already.
       dataclasses.replace(base, theta=1.1, epsilon=3.0, seed=2, rounds=4),
       dataclasses.replace(base, mechanism='gradient', **changed),
       dataclasses.replace(base, mechanism='central', **changed),
+      dataclasses.replace(
+        base, server_momentum=0.5, server_average=0.5, server_final_step=0.5
+      ),
+      dataclasses.replace(
+        base, mechanism='gradient', **changed, schedule=(2, 1, 4)
+      ),
       dataclasses.replace(base, rounds=15, refinement='budget', alpha_d=0.8),
     ]
     with runtimes.compiled_runtime('cpu') as context:

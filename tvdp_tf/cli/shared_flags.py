@@ -4,7 +4,7 @@ Names and defaults are those of the fields of `TrainingSettings`.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from absl import flags
 
@@ -58,7 +58,18 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'epsilon': ('float', 'Target epsilon.'),
   'delta': ('float', 'Target delta, well below 1 / number of examples.'),
+  'adjacency': (
+    settings.ADJACENCIES,
+    'What epsilon is about. replace-one: an example exchanged for any other;'
+    ' zero-out: an example or a gradient of zero in its place, half the noise'
+    ' and half the promise. By default what suits the mechanism.',
+  ),
   'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
+  'schedule': (
+    'list',
+    "A schedule of one's own, in the place of --theta: a standard deviation for"
+    ' each round, comma-separated, in any unit; calibration sets the scale.',
+  ),
   'rounds': ('integer', 'M, the number of rounds.'),
   'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
   'l2_norm_clip': (
@@ -71,6 +82,19 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'C_g, the norm that per-example gradients are clipped to.',
   ),
   'learning_rate': ('float', 'eta, of the local steps.'),
+  'server_momentum': (
+    'float',
+    "Nesterov's momentum of the server, in [0, 1). It costs no privacy.",
+  ),
+  'server_average': (
+    'float',
+    'Weight of the past in the exponential average of the models that is'
+    ' evaluated and exported, in [0, 1). It costs no privacy.',
+  ),
+  'server_final_step': (
+    'float',
+    "The server's last step over its first, in (0, 1]: it decays linearly.",
+  ),
   'calibration': (
     settings.CALIBRATIONS,
     "How the noise is set: printed and tight use the paper's unsound moment "
@@ -131,7 +155,18 @@ def define(
 def values(holders: dict[str, flags.FlagHolder]) -> dict:
   """The values of parsed flags by name, of those that have one."""
   return {
-    name: holder.value
+    name: _numbers(name, holder.value)
+    if isinstance(holder.value, list)
+    else holder.value
     for name, holder in holders.items()
     if holder.value is not None
   }
+
+
+def _numbers(name: str, words: Sequence[str]) -> tuple[float, ...]:
+  try:
+    return tuple(map(float, words))
+  except ValueError as error:
+    raise ValueError(
+      f'{name} must be numbers, comma-separated, got {",".join(words)!r}'
+    ) from error

@@ -72,15 +72,15 @@ class _Settings:
 
   def __init__(
     self,
-    schedule: privacy.GeometricSchedule,
+    schedule: privacy.NoiseSchedule,
     inner: Any,
     inner_kind: type,
     distribution: str,
     l2_norm_clip: float | None,
   ):
-    if not isinstance(schedule, privacy.GeometricSchedule):
+    if not isinstance(schedule, privacy.NoiseSchedule):
       raise TypeError(
-        f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
       )
     if inner is not None and not isinstance(inner, inner_kind):
       raise TypeError(
@@ -260,7 +260,7 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
   def __init__(
     self,
-    schedule: privacy.GeometricSchedule,
+    schedule: privacy.NoiseSchedule,
     inner: tff.aggregators.WeightedAggregationFactory | None = None,
     *,
     distribution: str = 'gaussian',
@@ -322,7 +322,7 @@ class UnweightedTimeVaryingGaussianFactory(
 
   def __init__(
     self,
-    schedule: privacy.GeometricSchedule,
+    schedule: privacy.NoiseSchedule,
     inner: tff.aggregators.UnweightedAggregationFactory | None = None,
     *,
     distribution: str = 'gaussian',

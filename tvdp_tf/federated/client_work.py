@@ -218,9 +218,10 @@ def clipped_sum(
 def build_private(
   model: tff.learning.models.FunctionalModel,
   *,
-  schedule: privacy.GeometricSchedule,
+  schedule: privacy.NoiseSchedule,
   example_l2_norm_clip: float,
   noise_distribution: str,
+  adjacency: str,
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
@@ -237,6 +238,7 @@ def build_private(
     schedule: The noise multipliers of every round.
     example_l2_norm_clip: C_g.
     noise_distribution: As of `noise.perturb`.
+    adjacency: As of `clipping.mean_gradient`.
     local_steps: tau, so many releases a round.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
@@ -273,6 +275,7 @@ def build_private(
       noise_key=batch['noise_key'],
       l2_regularization=l2_regularization,
       noise_distribution=noise_distribution,
+      adjacency=adjacency,
     )
     return tff.learning.templates.ClientResult(
       update=tuple(trained), update_weight=_num_examples(batch)

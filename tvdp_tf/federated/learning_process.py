@@ -11,43 +11,7 @@ import tensorflow_federated as tff
 
 from tvdp_tf import _validate
 from tvdp_tf.federated import models
-
-
-def _build_finalizer(
-  weights_type: tff.Type, *, adds: bool
-) -> tff.learning.templates.FinalizerProcess:
-  """Takes the aggregate for the new model, or adds it, finite or not.
-
-  TFF's own finalizers keep the old model when the aggregate is not finite; a
-  run that has diverged must be seen, not papered over.
-  """
-  trainable_type = weights_type.trainable
-
-  @tff.tensorflow.computation(weights_type, trainable_type)
-  def finalize(weights, mean):
-    if adds:
-      mean = tf.nest.map_structure(tf.add, weights.trainable, mean)
-    return tff.learning.models.ModelWeights(
-      trainable=mean, non_trainable=weights.non_trainable
-    )
-
-  @tff.federated_computation()
-  def initialize():
-    return tff.federated_value((), tff.SERVER)
-
-  @tff.federated_computation(
-    initialize.type_signature.result,
-    tff.FederatedType(weights_type, tff.SERVER),
-    tff.FederatedType(trainable_type, tff.SERVER),
-  )
-  def next_fn(state, weights, mean):
-    return tff.templates.MeasuredProcessOutput(
-      state=state,
-      result=tff.federated_map(finalize, (weights, mean)),
-      measurements=tff.federated_value((), tff.SERVER),
-    )
-
-  return tff.learning.templates.FinalizerProcess(initialize, next_fn)
+from tvdp_tf.federated import server_optimizer as server_optimizer_lib
 
 
 class Parts(NamedTuple):
@@ -98,6 +62,7 @@ def build_learning_process(
   l2_regularization: float = 0.0,
   check_uploads: bool = True,
   max_upload_l2_norm: float | None = None,
+  server_optimizer: server_optimizer_lib.ServerOptimizer | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated training under a mechanism.
 
@@ -113,6 +78,8 @@ def build_learning_process(
     max_upload_l2_norm: The norm of the longest local model that the server uses
       with a `GradientMechanism`; None for any that is finite. With the other
       mechanisms it follows from the clip.
+    server_optimizer: What the server does with the mean update; by default it
+      is added.
 
   Returns:
     A `tff.learning.templates.LearningProcess`. `next(state, data)` takes a
@@ -159,5 +126,9 @@ def build_learning_process(
     tff.learning.templates.build_broadcast_process(weights_type),
     parts.work,
     parts.factory.create(result_type.update, result_type.update_weight),
-    _build_finalizer(weights_type, adds=parts.brings_update),
+    server_optimizer_lib.build_finalizer(
+      weights_type,
+      server_optimizer or server_optimizer_lib.ServerOptimizer(),
+      adds=parts.brings_update,
+    ),
   )

@@ -51,16 +51,22 @@ def clips_or_zeroes(type_spec: tff.Type) -> bool:
   )
 
 
+def _has_schedule(fields: dict[str, tff.Type]) -> bool:
+  """Whether a state is one of `schedule_state`."""
+  kinds = ({'theta', 'initial_variance'}, {'rounds', 'variances'})
+  return any(kind <= fields.keys() for kind in kinds)
+
+
 def _has_noise(type_spec: tff.Type) -> bool:
   return any(
-    'query_state' in fields or {'theta', 'initial_variance'} <= fields.keys()
+    'query_state' in fields or _has_schedule(fields)
     for fields in _states(type_spec)
   )
 
 
 def _is_local(fields: dict[str, tff.Type]) -> bool:
   """Whether a state is that of noise that clients add."""
-  return {'theta', 'initial_variance', 'inner'} <= fields.keys()
+  return 'inner' in fields and _has_schedule(fields)
 
 
 def _leaves(type_spec: tff.Type) -> Iterator[str]:

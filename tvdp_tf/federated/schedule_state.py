@@ -12,6 +12,9 @@ The state is an `OrderedDict`:
   theta: float64, ratio of the variances of successive rounds.
   initial_variance: float64, the variance of round 1.
   variance: float64, the variance of the next round.
+
+A listed schedule has, in the place of `theta` and `initial_variance`,
+  variances: float64 [n], of all rounds; NaN beyond M.
 """
 
 import collections
@@ -19,6 +22,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -27,14 +31,23 @@ from tvdp_tf import privacy
 State = Mapping[str, Any]
 
 
-def initial(schedule: privacy.GeometricSchedule) -> State:
+def initial(schedule: privacy.NoiseSchedule) -> State:
   """The state before round 1, as tensors."""
-  variance = tf.constant(schedule.variance(1), tf.float64)
-  return collections.OrderedDict(
+  common = collections.OrderedDict(
     round=tf.constant(0, tf.int32),
     rounds=tf.constant(schedule.rounds, tf.int32),
-    theta=tf.constant(schedule.theta, tf.float64),
-    initial_variance=variance,
+  )
+  variance = tf.constant(schedule.variance(1), tf.float64)
+  if isinstance(schedule, privacy.GeometricSchedule):
+    return collections.OrderedDict(
+      common,
+      theta=tf.constant(schedule.theta, tf.float64),
+      initial_variance=variance,
+      variance=variance,
+    )
+  return collections.OrderedDict(
+    common,
+    variances=tf.constant(schedule.stddevs() ** 2, tf.float64),
     variance=variance,
   )
 
@@ -53,15 +66,18 @@ def round_stddev(state: State) -> tf.Tensor:
 def next_round(state: State) -> collections.OrderedDict:
   """The state after the next round; further fields are kept as they are."""
   completed = state['round'] + 1
-  exponent = tf.cast(completed, tf.float64)
-  return collections.OrderedDict(
-    state,
-    round=completed,
-    variance=state['initial_variance'] * tf.pow(state['theta'], exponent),
-  )
+  if 'variances' in state:
+    # After the last round it is never used.
+    variances = state['variances']
+    at = tf.minimum(completed, tf.shape(variances)[0] - 1)
+    variance = tf.gather(variances, at)
+  else:
+    exponent = tf.cast(completed, tf.float64)
+    variance = state['initial_variance'] * tf.pow(state['theta'], exponent)
+  return collections.OrderedDict(state, round=completed, variance=variance)
 
 
-def refined(state: State, schedule: privacy.GeometricSchedule) -> State:
+def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
   """The state with another schedule for the rounds to come.
 
   Args:
@@ -73,7 +89,8 @@ def refined(state: State, schedule: privacy.GeometricSchedule) -> State:
     The new state.
 
   Raises:
-    ValueError: If the schedule ends before the rounds completed.
+    ValueError: If the schedule ends before the rounds completed, is of another
+      kind, or is longer than the list in the state.
   """
   completed = int(state['round'])
   if schedule.rounds < completed:
@@ -82,14 +99,27 @@ def refined(state: State, schedule: privacy.GeometricSchedule) -> State:
       f'{schedule.rounds}'
     )
   left = schedule.rounds > completed
-  return collections.OrderedDict(
-    state,
-    rounds=schedule.rounds,
-    theta=schedule.theta,
-    initial_variance=schedule.variance(1),
+  common = {
+    'rounds': schedule.rounds,
     # Without a further round it is never used.
-    variance=schedule.variance(completed + 1) if left else math.nan,
-  )
+    'variance': schedule.variance(completed + 1) if left else math.nan,
+  }
+  if isinstance(schedule, privacy.GeometricSchedule) and 'theta' in state:
+    return collections.OrderedDict(
+      state,
+      theta=schedule.theta,
+      initial_variance=schedule.variance(1),
+      **common,
+    )
+  room = len(state['variances']) if 'variances' in state else 0
+  if schedule.rounds > room:
+    raise ValueError(
+      'schedule must be of the kind that the process was built with, and no'
+      f' longer, got {schedule.rounds} rounds for {room}'
+    )
+  variances = np.full([room], math.nan)
+  variances[: schedule.rounds] = schedule.stddevs() ** 2
+  return collections.OrderedDict(state, variances=variances, **common)
 
 
 def of(state: tff.learning.templates.LearningAlgorithmState) -> State | None:

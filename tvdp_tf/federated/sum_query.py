@@ -40,7 +40,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
   def __init__(
     self,
     l2_norm_clip: float,
-    schedule: privacy.GeometricSchedule,
+    schedule: privacy.NoiseSchedule,
     seed: int | None = None,
     *,
     noise_distribution: str = noise.GAUSSIAN,
@@ -61,9 +61,9 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       ValueError: If a number is out of its range.
       TypeError: If the schedule is none.
     """
-    if not isinstance(schedule, privacy.GeometricSchedule):
+    if not isinstance(schedule, privacy.NoiseSchedule):
       raise TypeError(
-        f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
       )
     self._l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
     self._schedule = schedule

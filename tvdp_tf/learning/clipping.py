@@ -321,6 +321,7 @@ def mean_gradient(
   *,
   example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
+  adjacency: str = sensitivity.REPLACE_ONE,
 ) -> list[tf.Tensor]:
   """Mean over the examples of their gradients, each clipped to norm C_g.
 
@@ -330,17 +331,21 @@ def mean_gradient(
     prepared: Of `examples`, by the same `clipped_sum`.
     example_l2_norm_clip: C_g > 0. The norm is over all weights together.
     microbatch_size: As of `examples`.
+    adjacency: 'replace-one', or 'zero-out': of a bound half as large, rounding
+      takes up twice the share.
 
   Returns:
     float64 tensors of the shapes of `weights`; an example whose gradient is not
     finite counts as zero. Replacing one example moves them by at most
-    2 C_g / n, see above.
+    2 C_g / n, see above; putting zero in the place of its gradient, by C_g / n
+    with adjacency 'zero-out'.
   """
   weights = list(weights)
   padded = tf.shape(prepared.labels)[0]
   divisor = tf.cast(prepared.count, tf.float64)
+  roundings = 1 if adjacency == sensitivity.REPLACE_ONE else 2
   clip = tf.cast(example_l2_norm_clip, tf.float64) / (
-    1 + sensitivity.relative_rounding(divisor, microbatch_size)
+    1 + roundings * sensitivity.relative_rounding(divisor, microbatch_size)
   )
   at_once = microbatch_size
   if isinstance(clipped_sum, PreparedSum):

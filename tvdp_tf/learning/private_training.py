@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tvdp_tf import _validate
 from tvdp_tf.learning import clipping, local_training, noise
+from tvdp_tf.privacy import sensitivity
 
 
 def _share_of_grid(
@@ -18,15 +19,17 @@ def _share_of_grid(
   labels: tf.Tensor,
   clip: tf.Tensor,
   noise_stddev: tf.Tensor,
+  adjacency: str,
 ) -> tf.Tensor:
   """`noise.rounding_of_grid` of the mean gradient; an error if above a half.
 
   Of public numbers alone.
   """
   size = sum(weight.shape.num_elements() for weight in weights)
-  sensitivity = 2 * clip / tf.cast(tf.shape(labels)[0], tf.float64)
+  factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1
+  moved = factor * clip / tf.cast(tf.shape(labels)[0], tf.float64)
   share = noise.rounding_of_grid(
-    size, tf.cast(noise_stddev, tf.float64) / sensitivity
+    size, tf.cast(noise_stddev, tf.float64) / moved
   )
   fits = tf.debugging.assert_less_equal(
     share,
@@ -51,6 +54,7 @@ def private_local_steps(
   l2_regularization: float = 0.0,
   microbatch_size: int = clipping.MICROBATCH_SIZE,
   noise_distribution: str = noise.GAUSSIAN,
+  adjacency: str = sensitivity.REPLACE_ONE,
 ) -> list[tf.Tensor]:
   """Runs `num_steps` gradient steps, each on a fresh noisy mean gradient.
 
@@ -71,6 +75,7 @@ def private_local_steps(
     microbatch_size: How many examples are worked on at a time.
     noise_distribution: As of `noise.perturb`. The rounding of discrete noise is
       taken off the clip.
+    adjacency: As of `clipping.mean_gradient`: what `noise_stddev` is set for.
 
   Returns:
     The local model, tensors of the shapes and dtypes of `weights`.
@@ -81,7 +86,7 @@ def private_local_steps(
   _validate.integer('local_steps', num_steps, 1, noise.MOST_RELEASES)
   clip = tf.constant(example_l2_norm_clip, tf.float64)
   if noise_distribution == noise.DISCRETE_GAUSSIAN:
-    clip *= 1 - _share_of_grid(weights, labels, clip, noise_stddev)
+    clip *= 1 - _share_of_grid(weights, labels, clip, noise_stddev, adjacency)
 
   prepared = clipping.examples(clipped_sum, features, labels, microbatch_size)
 
@@ -94,6 +99,7 @@ def private_local_steps(
         prepared,
         example_l2_norm_clip=clip,
         microbatch_size=microbatch_size,
+        adjacency=adjacency,
       ),
       noise_stddev,
       noise_key,

@@ -33,7 +33,7 @@ class CentralMechanism(contract.GraphMechanism):
     noise: One of `noise_distance.NOISES`.
   """
 
-  schedule: privacy.GeometricSchedule
+  schedule: privacy.NoiseSchedule
   l2_norm_clip: float
   denominator: float
   seed: int | None = None
@@ -97,7 +97,7 @@ class Central(contract.Mechanism):
   summary = "noise on the sum of the users' updates, a trusted server"
   graph = CentralMechanism
   unit = 'user'
-  adjacency = sensitivity.ADD_OR_REMOVE_ONE
+  adjacencies = (sensitivity.ADD_OR_REMOVE_ONE,)
   participations = (_POISSON, 'uniform', 'balanced')
   noises = noise_distance.NOISES
 
@@ -135,13 +135,13 @@ class Central(contract.Mechanism):
       noise=self.noise,
     )
 
-  def _schedule(self) -> privacy.GeometricSchedule:
+  def _schedule(self) -> privacy.NoiseSchedule:
     settings = self.settings
     if self._amplified:
       return privacy.calibrate(
         settings.epsilon,
         self.delta,
-        settings.theta,
+        settings.noise_shape,
         settings.rounds,
         accountant=settings.calibration,
         sampling=_POISSON,
@@ -155,13 +155,18 @@ class Central(contract.Mechanism):
 
   def _for_worst_user(
     self, rounds: int, spent: float | np.ndarray = 0.0, completed: int = 0
-  ) -> privacy.GeometricSchedule:
+  ) -> privacy.NoiseSchedule:
     settings = self.settings
     initial = participation_budget.initial_noise_multipliers(
-      self.planned(rounds), settings.theta, 1, self._budget, spent, completed
+      self.planned(rounds),
+      settings.noise_shape,
+      1,
+      self._budget,
+      spent,
+      completed,
     )
-    return privacy.GeometricSchedule(
-      settings.theta, rounds, contract.largest_finite(initial)
+    return settings.noise_shape.schedule(
+      rounds, contract.largest_finite(initial)
     )
 
   @property
@@ -245,9 +250,7 @@ class Central(contract.Mechanism):
       )
     return float(accountant.get_epsilon(self.delta))
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what the user with least left has over its rounds to come."""
     return self._for_worst_user(
       new_rounds, self.spending.spent_of(self._budget), completed

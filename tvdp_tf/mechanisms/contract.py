@@ -45,15 +45,15 @@ class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
 
 
-def check_schedule(schedule: privacy.GeometricSchedule) -> None:
+def check_schedule(schedule: privacy.NoiseSchedule) -> None:
   """Checks the type of a schedule.
 
   Raises:
     ValueError: If it is none.
   """
-  if not isinstance(schedule, privacy.GeometricSchedule):
+  if not isinstance(schedule, privacy.NoiseSchedule):
     raise ValueError(
-      f'schedule must be a GeometricSchedule, got {type(schedule).__name__}'
+      f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
     )
 
 
@@ -74,8 +74,11 @@ class Mechanism(abc.ABC):
       Gaussian noise is taken off delta before it is calibrated: to `delta`.
     clips_examples: Whether each release is a noisy mean of the clipped
       gradients of a client's examples.
+    takes_schedule: Whether its noise follows a shape that may be chosen.
     unit: What is protected, 'example' or 'user'.
-    adjacency: Of the data sets that are to look alike.
+    adjacencies: Which data sets are to look alike, the default first: of
+      `sensitivity.ADJACENCIES`.
+    adjacency: The one of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
     mechanism: The mechanism, calibrated.
@@ -97,8 +100,9 @@ class Mechanism(abc.ABC):
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
   clips_examples: ClassVar[bool] = False
+  takes_schedule: ClassVar[bool] = True
   unit: ClassVar[str] = 'example'
-  adjacency: ClassVar[str] = sensitivity.REPLACE_ONE
+  adjacencies: ClassVar[tuple[str, ...]] = (sensitivity.REPLACE_ONE,)
 
   mechanism: GraphMechanism
   releases_per_client: int = 1
@@ -116,6 +120,7 @@ class Mechanism(abc.ABC):
     self.settings = settings
     self.fed = fed
     self.history: list[Round] = []
+    self.adjacency: str = settings.adjacency
     self.delta = settings.delta
     self.releases_per_client = self.releases_in_a_round(settings)
     # Whether the noise is Gaussian as far out as the promise needs it.
@@ -151,7 +156,7 @@ class Mechanism(abc.ABC):
     return 1
 
   @property
-  def schedule(self) -> privacy.GeometricSchedule | None:
+  def schedule(self) -> privacy.NoiseSchedule | None:
     """The noise of every round, in the mechanism's unit; None without noise."""
     return getattr(self.mechanism, 'schedule', None)
 
@@ -162,7 +167,12 @@ class Mechanism(abc.ABC):
       for field in dataclasses.fields(self.mechanism)
       if field.name not in self.mechanism.IN_STATE
     }
-    return (type(self.mechanism), *sorted(fields.items()))
+    # The kind of a schedule is in the graph: its state has other fields.
+    schedule = self.schedule
+    kind: Hashable = type(schedule).__name__
+    if isinstance(schedule, privacy.ListedSchedule):
+      kind = (kind, schedule.rounds)
+    return (type(self.mechanism), kind, *sorted(fields.items()))
 
   def _choose_noise(self) -> None:
     """Sets `noise` and `delta`, from the settings and what the noise is worth.
@@ -347,9 +357,7 @@ class Mechanism(abc.ABC):
     if snapshot:
       raise ValueError(f'snapshot must be empty, got {sorted(snapshot)}')
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """The schedule of another number of rounds; `Round`s to come follow it.
 
     Args:

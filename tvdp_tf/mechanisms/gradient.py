@@ -15,6 +15,8 @@ from tvdp_tf.privacy import (
   sensitivity,
 )
 
+_ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+
 
 @dataclasses.dataclass(frozen=True)
 class GradientMechanism(contract.GraphMechanism):
@@ -25,15 +27,15 @@ class GradientMechanism(contract.GraphMechanism):
 
   Attributes:
     schedule: The noise multipliers of every round: z_m in place of standard
-      deviations. A client may have z_1 of its own and the same theta.
+      deviations. A client may have z_1 of its own and the same shape.
     example_l2_norm_clip: C_g.
-    adjacency: Of examples: 'replace-one' or 'add-or-remove-one'.
+    adjacency: Of examples: 'replace-one' or 'zero-out'.
     noise: One of `noise_distance.NOISES`.
   """
 
   NOISE_ON = interfaces.GRADIENTS
 
-  schedule: privacy.GeometricSchedule
+  schedule: privacy.NoiseSchedule
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
   noise: str = noise_distance.CONTINUOUS
@@ -42,7 +44,7 @@ class GradientMechanism(contract.GraphMechanism):
     _validate.one_of('noise', self.noise, noise_distance.NOISES)
     contract.check_schedule(self.schedule)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
-    _validate.one_of('adjacency', self.adjacency, sensitivity.ADJACENCIES)
+    _validate.one_of('adjacency', self.adjacency, _ADJACENCIES)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
     """2 C_g / n, for a client of so many examples; a fixed, public number."""
@@ -83,6 +85,7 @@ class GradientMechanism(contract.GraphMechanism):
         schedule=self.schedule,
         example_l2_norm_clip=self.example_l2_norm_clip,
         noise_distribution=client_work.NOISE_DISTRIBUTIONS[self.noise],
+        adjacency=self.adjacency,
         **build.local_steps,
       ),
       build.unchecked_mean
@@ -97,6 +100,7 @@ class Gradient(contract.Mechanism):
   summary = 'noise in every local step, a guarantee'
   graph = GradientMechanism
   clips_examples = True
+  adjacencies = _ADJACENCIES
   participations = ('balanced', 'uniform')
   noises = noise_distance.NOISES
 
@@ -121,7 +125,7 @@ class Gradient(contract.Mechanism):
     self._budget = z_eff**-2.0
     initial = participation_budget.initial_noise_multipliers(
       self.planned(),
-      settings.theta,
+      settings.noise_shape,
       settings.local_steps,
       self._budget,
     )
@@ -135,10 +139,11 @@ class Gradient(contract.Mechanism):
     """
     self._initial = initial
     self.mechanism = GradientMechanism(
-      privacy.GeometricSchedule(
-        self.settings.theta, rounds, contract.largest_finite(initial)
+      self.settings.noise_shape.schedule(
+        rounds, contract.largest_finite(initial)
       ),
       self.settings.example_l2_norm_clip,
+      self.adjacency,
       noise=self.noise,
     )
 
@@ -198,13 +203,11 @@ class Gradient(contract.Mechanism):
       raise ValueError('snapshot must hold the noise of every client')
     self._adopt(initial.astype(np.float64), rounds)
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
     initial = participation_budget.initial_noise_multipliers(
       self.planned(new_rounds),
-      self.settings.theta,
+      self.settings.noise_shape,
       self.settings.local_steps,
       self._budget,
       self.spending.spent_of(self._budget),

@@ -78,6 +78,7 @@ class Laplace(contract.Mechanism):
   summary = 'the same as paper with Laplace noise'
   graph = LaplaceMechanism
   is_sound = False
+  takes_schedule = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:

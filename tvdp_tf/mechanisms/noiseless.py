@@ -51,6 +51,7 @@ class Noiseless(contract.Mechanism):
   summary = 'no privacy'
   graph = NoMechanism
   is_sound = False
+  takes_schedule = False
   noises = ()
 
   @classmethod

@@ -28,7 +28,7 @@ class PaperMechanism(contract.GraphMechanism):
 
   NOISE_ON = interfaces.MODEL
 
-  schedule: privacy.GeometricSchedule
+  schedule: privacy.NoiseSchedule
   l2_norm_clip: float
 
   def __post_init__(self):
@@ -94,6 +94,21 @@ class Paper(contract.Mechanism):
     del participation_name
     return ('none', 'budget', 'theorem2')
 
+  @classmethod
+  def check(cls, settings: Any) -> None:
+    """Theorem 1 and its kin know geometric schedules alone."""
+    allowed = calibration_rules.ACCOUNTED
+    if settings.schedule and settings.calibration not in allowed:
+      raise ValueError(
+        f'calibration must be one of {", ".join(allowed)} with a schedule, got'
+        f' {settings.calibration!r}'
+      )
+    if settings.schedule and settings.refinement != 'none':
+      raise ValueError(
+        'refinement must be none with mechanism paper and a schedule, got'
+        f' {settings.refinement!r}'
+      )
+
   mechanism: PaperMechanism
 
   def __init__(self, settings, fed):
@@ -105,7 +120,7 @@ class Paper(contract.Mechanism):
       settings.calibration,
       epsilon=settings.epsilon,
       delta=settings.delta,
-      theta=settings.theta,
+      theta=settings.noise_shape,
       rounds=settings.rounds,
       sampling_rate=settings.sampling_rate,
       sensitivity=rule.value,
@@ -143,9 +158,7 @@ class Paper(contract.Mechanism):
       ]
     )
 
-  def refine(
-    self, completed: int, new_rounds: int
-  ) -> privacy.GeometricSchedule:
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Another number of rounds, by Theorem 2 or by the exact budget."""
     settings = self.settings
     if settings.refinement == 'theorem2':

@@ -214,7 +214,7 @@ class Objective:
 
 
 def objective(
-  settings: planning_settings.PlanSettings, schedule: privacy.GeometricSchedule
+  settings: planning_settings.PlanSettings, schedule: privacy.NoiseSchedule
 ) -> Objective:
   """The bound at the privacy budget of a schedule.
 

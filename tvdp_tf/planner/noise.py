@@ -77,7 +77,7 @@ def releases_per_round(settings: planning_settings.PlanSettings) -> int:
 
 
 def round_multipliers(
-  settings: planning_settings.PlanSettings, schedule: privacy.GeometricSchedule
+  settings: planning_settings.PlanSettings, schedule: privacy.NoiseSchedule
 ) -> np.ndarray:
   """Noise multiplier of all a round's releases together, float64 [rounds].
 
@@ -95,7 +95,7 @@ def _worst_multipliers(settings, schedule) -> np.ndarray:
   return round_multipliers(settings, schedule)[taken - 1]
 
 
-def _paper_schedule(settings, calibration) -> privacy.GeometricSchedule:
+def _paper_schedule(settings, calibration) -> privacy.NoiseSchedule:
   return privacy.schedule_for_every_round(
     calibration,
     epsilon=settings.epsilon,
@@ -107,7 +107,7 @@ def _paper_schedule(settings, calibration) -> privacy.GeometricSchedule:
   )
 
 
-def _gradient_schedule(settings, calibration) -> privacy.GeometricSchedule:
+def _gradient_schedule(settings, calibration) -> privacy.NoiseSchedule:
   """The worst user's releases meet the target, and no more."""
   target = (settings.epsilon, settings.delta)
   single = privacy.calibrate(*target, 1.0, 1, accountant=calibration)
@@ -136,7 +136,7 @@ def _gradient_schedule(settings, calibration) -> privacy.GeometricSchedule:
 
 def calibrated_schedule(
   settings: planning_settings.PlanSettings, calibration: str
-) -> privacy.GeometricSchedule:
+) -> privacy.NoiseSchedule:
   """The noise of every round under a calibration.
 
   Args:
@@ -179,7 +179,7 @@ class CalibratedNoise:
   """
 
   calibration: str
-  schedule: privacy.GeometricSchedule | None
+  schedule: privacy.NoiseSchedule | None
   sound: bool
   delivered: float | None
   note: str
@@ -255,7 +255,7 @@ def _epsilons(multipliers, delta, sampling='none', q=1.0):
 
 
 def delivered_views(
-  settings: planning_settings.PlanSettings, schedule: privacy.GeometricSchedule
+  settings: planning_settings.PlanSettings, schedule: privacy.NoiseSchedule
 ) -> tuple[View, ...]:
   """The epsilon delivered in every view.
 

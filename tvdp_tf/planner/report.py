@@ -52,7 +52,7 @@ class PlanReport:
   rule: privacy.SensitivityRule
   proven_rule: privacy.SensitivityRule | None
   noise: tuple[planning_noise.CalibratedNoise, ...]
-  schedule: privacy.GeometricSchedule
+  schedule: privacy.NoiseSchedule
   views: tuple[planning_noise.View, ...]
   moment_claim: float | None
   statement: privacy.PrivacyStatement

@@ -55,7 +55,15 @@ from tvdp_tf.privacy.planning import (
   optimal_theta,
 )
 from tvdp_tf.privacy.refinement import new_maximum_rounds, refine_stddev
-from tvdp_tf.privacy.schedule import GeometricSchedule
+from tvdp_tf.privacy.schedule import (
+  GeometricSchedule,
+  GeometricShape,
+  ListedSchedule,
+  ListedShape,
+  NoiseSchedule,
+  NoiseShape,
+  listed_shape,
+)
 from tvdp_tf.privacy.selection import (
   best_of_runs_epsilon,
   calibrate_best_of_runs,
@@ -78,12 +86,17 @@ __all__ = [
   'BudgetExceededError',
   'ConvergenceSetting',
   'GeometricSchedule',
+  'GeometricShape',
   'LedgerAudit',
   'LedgerError',
   'LedgerHeader',
   'LedgerRecord',
   'LedgerRun',
+  'ListedSchedule',
+  'ListedShape',
   'NoiseReuseError',
+  'NoiseSchedule',
+  'NoiseShape',
   'OptimalPlan',
   'OptimalRounds',
   'PrivacyLedger',
@@ -108,6 +121,7 @@ __all__ = [
   'gradient_rule',
   'is_sound',
   'laplace_epsilon_of_release',
+  'listed_shape',
   'moment_bound_delta',
   'moment_bound_epsilon',
   'new_maximum_rounds',

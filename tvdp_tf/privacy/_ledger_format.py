@@ -76,7 +76,7 @@ class LedgerHeader:
 
   Attributes:
     unit: Whose privacy: 'example' or 'user'.
-    adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
+    adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
     target_epsilon: What every single client may spend in all runs together,
       > 0; inf for no limit.
     delta: In (0, 1); 0 with `accounting` 'laplace'.

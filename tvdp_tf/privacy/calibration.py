@@ -15,7 +15,6 @@ import numpy as np
 from tvdp_tf import _validate
 from tvdp_tf.privacy import (
   _rounding,
-  _series,
   accounting,
   gaussian,
 )
@@ -31,20 +30,20 @@ _MAX_STEPS = 200
 class _Search:
   """Epsilon delivered as a function of ln of the first noise multiplier."""
 
-  def __init__(self, theta, rounds, sensitivity, target, delta, account):
-    self._theta = theta
+  def __init__(self, shape, rounds, sensitivity, target, delta, account):
+    self._shape = shape
     self._rounds = rounds
     self._sensitivity = sensitivity
     self._target = target
     self._delta = delta
     self._account = account
 
-  def schedule(self, log_multiplier: float) -> schedule_lib.GeometricSchedule:
+  def schedule(self, log_multiplier: float) -> schedule_lib.NoiseSchedule:
     stddev = _rounding.representable(
       'the noise standard deviation of round 1',
       log_multiplier + math.log(self._sensitivity),
     )
-    return schedule_lib.GeometricSchedule(self._theta, self._rounds, stddev)
+    return self._shape.schedule(self._rounds, stddev)
 
   def ratio(self, log_multiplier: float) -> float:
     """Delivered over target epsilon."""
@@ -128,21 +127,21 @@ class _Search:
 
 
 def _unsampled_start(
-  epsilon: float, delta: float, theta: float, rounds: int
+  epsilon: float, delta: float, shape: schedule_lib.NoiseShape, rounds: int
 ) -> float:
   """Ln of the first noise multiplier of unsampled releases."""
   start = math.log(gaussian.gaussian_noise_multiplier(epsilon, delta))
-  return start + 0.5 * _series.log_precision_sum(theta, rounds)
+  return start + 0.5 * shape.log_precision_sum(rounds)
 
 
 def calibrate_by(
   account: Callable[[np.ndarray], float],
   epsilon: float,
   delta: float,
-  theta: float,
+  theta: float | schedule_lib.NoiseShape,
   rounds: int,
   sensitivity: float,
-) -> schedule_lib.GeometricSchedule:
+) -> schedule_lib.NoiseSchedule:
   """As `calibrate`, by any accounting.
 
   Args:
@@ -159,24 +158,24 @@ def calibrate_by(
   """
   epsilon = _validate.positive('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)
-  theta = _validate.positive('theta', theta)
+  shape = schedule_lib.as_shape(theta)
   rounds = _validate.integer('rounds', rounds)
   sensitivity = _validate.positive('sensitivity', sensitivity)
-  search = _Search(theta, rounds, sensitivity, epsilon, delta, account)
-  start = _unsampled_start(epsilon, delta, theta, rounds)
+  search = _Search(shape, rounds, sensitivity, epsilon, delta, account)
+  start = _unsampled_start(epsilon, delta, shape, rounds)
   return search.schedule(search.solve(start))
 
 
 def calibrate(
   epsilon: float,
   delta: float,
-  theta: float,
+  theta: float | schedule_lib.NoiseShape,
   rounds: int,
   sensitivity: float = 1.0,
   accountant: str = 'exact',
   sampling: str = 'none',
   sampling_rate: float = 1.0,
-) -> schedule_lib.GeometricSchedule:
+) -> schedule_lib.NoiseSchedule:
   """The schedule whose delivered epsilon is the target: 99 to 100 % of it.
 
   >>> schedule = calibrate(1.0, 1e-5, theta=0.9, rounds=30)
@@ -187,7 +186,8 @@ def calibrate(
   Args:
     epsilon: Target for all rounds together, > 0.
     delta: In (0, 1).
-    theta: Ratio of the variances of successive rounds, > 0.
+    theta: Ratio of the variances of successive rounds, > 0; or another shape
+      of the noise.
     rounds: Number of rounds that the client takes part in (sampling `none`), or
       may take part in (otherwise).
     sensitivity: L2 sensitivity of one release.
@@ -196,8 +196,8 @@ def calibrate(
     sampling_rate: q in (0, 1]; plays no part with sampling `none`.
 
   Returns:
-    A `GeometricSchedule` with its standard deviations in the unit of
-    `sensitivity`.
+    A schedule of that shape, a `GeometricSchedule` for a theta; its standard
+    deviations are in the unit of `sensitivity`.
 
   Raises:
     ValueError: If an argument is out of range; if the accountant is not sound
@@ -207,7 +207,7 @@ def calibrate(
   """
   epsilon = _validate.positive('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)
-  theta = _validate.positive('theta', theta)
+  shape = schedule_lib.as_shape(theta)
   rounds = _validate.integer('rounds', rounds)
   sensitivity = _validate.positive('sensitivity', sensitivity)
   if accountant == 'moments' and not accounting.is_sound(
@@ -224,8 +224,8 @@ def calibrate(
       multipliers, delta, accountant, sampling, sampling_rate
     )
 
-  search = _Search(theta, rounds, sensitivity, epsilon, delta, account)
-  start = _unsampled_start(epsilon, delta, theta, rounds)
+  search = _Search(shape, rounds, sensitivity, epsilon, delta, account)
+  start = _unsampled_start(epsilon, delta, shape, rounds)
   if accountant == 'exact' and (sampling == 'none' or sampling_rate == 1):
     return search.schedule(search.round_up(start))
   if accountant == 'pld' and sampling != 'none' and sampling_rate < 1:

@@ -20,18 +20,19 @@ def schedule_for_every_round(
   *,
   epsilon: float,
   delta: float,
-  theta: float,
+  theta: float | schedule_lib.NoiseShape,
   rounds: int,
   sampling_rate: float,
   sensitivity: float,
-) -> schedule_lib.GeometricSchedule:
+) -> schedule_lib.NoiseSchedule:
   """The noise that a rule sets for one release of a client in a round.
 
   Args:
     calibration: One of `CALIBRATIONS`.
     epsilon: The target, > 0.
     delta: In (0, 1).
-    theta: Ratio of the variances of successive rounds, > 0.
+    theta: Ratio of the variances of successive rounds, > 0; or another shape
+      of the noise, for the accountants: the paper's formulas are for a theta.
     rounds: M. The accountants calibrate to a client that releases in every one
       of them: being left out is luck.
     sampling_rate: q in (0, 1], by which the paper's two formulas take off.
@@ -49,6 +50,13 @@ def schedule_for_every_round(
     return calibration_lib.calibrate(
       epsilon, delta, theta, rounds, sensitivity, accountant=calibration
     )
+  if isinstance(theta, schedule_lib.NoiseShape):
+    if not isinstance(theta, schedule_lib.GeometricShape):
+      raise ValueError(
+        f'calibration must be one of {", ".join(ACCOUNTED)} with a schedule'
+        f' that is not geometric, got {calibration!r}'
+      )
+    theta = theta.theta
   formula = paper.tight_moment_stddev
   if calibration == 'printed':
     formula = paper.theorem1_stddev

@@ -235,7 +235,8 @@ class LedgerAudit:
       f' {number(header.target_epsilon)} at delta = {header.delta!r} {word}.',
       f'  Reason: {reason}',
       *([f'  Worth: {worth}'] if holds else []),
-      f'  Protects: one {header.unit} ({header.adjacency})',
+      f'  Protects: one {header.unit} ({header.adjacency}:'
+      f' {sensitivity_lib.ADJACENCY_MEANINGS[header.adjacency]})',
     ]
     if header.data:
       lines.append(f'  Data: {header.data}')

@@ -2,14 +2,14 @@ r"""Each client's noise from its own planned participations.
 
 A client that takes part in the rounds P_k, with t releases in each, spends
 
-  sum_{m in P_k} t / z_{k,m}^2,  z_{k,m}^2 = theta^(m-1) z_{k,1}^2
+  sum_{m in P_k} t / z_{k,m}^2,  z_{k,m}^2 = (v_m / v_1) z_{k,1}^2
 
 of the budget B = 1/z_eff^2, z_eff the noise multiplier of the one Gaussian
 release that delivers (epsilon, delta). So each client can have the z_{k,1} that
 spends its budget exactly, and after any change of plan the one that spends what
 is left (cf. `refinement`):
 
-  z_{k,1}^2 = sum_{m in P_k, m > done} t theta^(1-m) / (B - spent_k)
+  z_{k,1}^2 = sum_{m in P_k, m > done} t (v_1 / v_m) / (B - spent_k)
 
 No amplification is claimed: who takes part when is taken as known to all.
 """
@@ -17,7 +17,7 @@ No amplification is claimed: who takes part when is taken as known to all.
 import numpy as np
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import calibration
+from tvdp_tf.privacy import calibration, schedule
 
 # A sum of terms, however it is rounded, must not exceed the budget.
 _MARGIN = 1e-10
@@ -43,7 +43,7 @@ def equivalent_noise_multiplier(
 
 def initial_noise_multipliers(
   planned: np.ndarray,
-  theta: float,
+  theta: float | schedule.NoiseShape,
   releases_per_round: int,
   budget: float,
   spent: np.ndarray | float = 0.0,
@@ -53,7 +53,8 @@ def initial_noise_multipliers(
 
   Args:
     planned: bool [clients, rounds], who is to take part in which round.
-    theta: Ratio of the noise variances of successive rounds, > 0.
+    theta: Ratio of the noise variances of successive rounds, > 0; or another
+      shape of the noise.
     releases_per_round: t >= 1, releases of a client in a round.
     budget: B > 0: 1 / `equivalent_noise_multiplier`^2.
     spent: What each client has spent of it already, [clients].
@@ -66,7 +67,7 @@ def initial_noise_multipliers(
   Raises:
     ValueError: If an argument is out of range or a result not representable.
   """
-  theta = _validate.positive('theta', theta)
+  shape = schedule.as_shape(theta)
   releases_per_round = _validate.integer(
     'releases_per_round', releases_per_round
   )
@@ -75,7 +76,7 @@ def initial_noise_multipliers(
   completed = _validate.integer('completed', completed, 0, rounds)
   left = budget - np.broadcast_to(np.asarray(spent, np.float64), [clients])
   # Relative to the largest term of each client, lest a power overflow.
-  exponents = -np.arange(completed, rounds) * np.log(theta)
+  exponents = -shape.log_variances(rounds)[completed:]
   future = planned[:, completed:]
   taking_part = future.any(axis=1) & (left > 0)
   result = np.full([clients], np.inf)
@@ -88,7 +89,7 @@ def initial_noise_multipliers(
   wrong = taking_part & ~((result > 1e-300) & (result < 1e300))
   if wrong.any():
     raise ValueError(
-      f'theta must leave the noise of round 1 representable, got {theta!r}'
-      f' over {rounds} rounds'
+      f'{shape.setting} must leave the noise of round 1 representable, got'
+      f' {shape} over {rounds} rounds'
     )
   return result

@@ -1,18 +1,23 @@
-"""The geometric noise schedule: variance(m) = theta^(m-1) * initial variance.
+"""Noise schedules: the standard deviation of the noise of every round.
 
-The paper's Section "Proposed Time-varying Perturbation Noise Variance"
-(Theta(m) = vartheta^(m-1) sigma^2, m = 1..M). The *variance* is multiplied by
-`theta` from round to round, so the standard deviation is multiplied by
-sqrt(theta).
+The geometric one is the paper's (Section "Proposed Time-varying Perturbation
+Noise Variance"): variance(m) = theta^(m-1) * initial variance, m = 1..M. The
+*variance* is multiplied by `theta` from round to round, so the standard
+deviation is multiplied by sqrt(theta). A listed one is any other.
+
+A `NoiseShape` is a schedule without its scale, which calibration sets.
 
 A round's noise is a function of the round alone, never a product accumulated
 over the rounds, so that a run that is resumed adds the noise it was planned to
 add.
 """
 
+import abc
 import dataclasses
 import math
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +25,87 @@ from tvdp_tf import _validate
 from tvdp_tf.privacy import _rounding, _series
 
 
-@dataclasses.dataclass(frozen=True)
-class GeometricSchedule:
+class NoiseSchedule(abc.ABC):
   """Standard deviations of the noise of rounds 1 to `rounds`.
+
+  Attributes:
+    rounds: Number of rounds M, an integer >= 1.
+    initial_stddev: Standard deviation of round 1, in the unit of the vector
+      that is perturbed.
+  """
+
+  rounds: int
+  initial_stddev: float
+
+  @property
+  @abc.abstractmethod
+  def shape(self) -> 'NoiseShape':
+    """The schedule without its scale."""
+
+  @abc.abstractmethod
+  def stddevs(self) -> np.ndarray:
+    """The standard deviations of all rounds, float64 [rounds]."""
+
+  @abc.abstractmethod
+  def stddev(self, m: int) -> float:
+    """The standard deviation of round `m`, 1 <= m <= rounds."""
+
+  def variance(self, m: int) -> float:
+    """The variance of round `m`."""
+    return self.stddev(m) ** 2
+
+  def precision(self) -> float:
+    """Sum over the rounds of 1/variance.
+
+    Divided by the squared sensitivity it is mu^2 of the Gaussian mechanism that
+    discloses as much as all the rounds together (mu-Gaussian DP), and twice the
+    rho of zero-concentrated DP.
+    """
+    return _rounding.exp_or_inf(
+      self.shape.log_precision_sum(self.rounds)
+      - 2 * math.log(self.initial_stddev)
+    )
+
+  def noise_multipliers(self, sensitivity: float) -> np.ndarray:
+    """Stddev / sensitivity of all rounds, float64 [rounds].
+
+    Args:
+      sensitivity: L2 sensitivity of what is released in a round, in the unit of
+        `initial_stddev`.
+
+    Returns:
+      The noise multipliers z_m, the form that every accountant takes.
+
+    Raises:
+      ValueError: If a quotient is not a normal binary64 number.
+    """
+    sensitivity = _validate.positive('sensitivity', sensitivity)
+    with np.errstate(over='ignore', under='ignore'):
+      multipliers = self.stddevs() / sensitivity
+    smallest, largest = multipliers.min(), multipliers.max()
+    if smallest < sys.float_info.min or math.isinf(largest):
+      raise ValueError(
+        'sensitivity must leave every noise multiplier representable, got'
+        f' {sensitivity!r} for standard deviations from'
+        f' {self.stddevs().min():.3g} to {self.stddevs().max():.3g}'
+      )
+    return multipliers
+
+  @abc.abstractmethod
+  def to_json_dict(self) -> dict[str, Any]:
+    """The fields, ready for `json.dumps`."""
+
+  def _check(self) -> None:
+    if not math.isfinite(self.precision()):
+      raise ValueError(
+        'initial_stddev must be so large that the sum of 1/variance is finite,'
+        f' got {self.initial_stddev!r} for {self.shape}, rounds={self.rounds}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricSchedule(NoiseSchedule):
+  """The paper's schedule: variance(m) = theta^(m-1) * initial_stddev^2.
 
   >>> schedule = GeometricSchedule(theta=4.0, rounds=3, initial_stddev=0.5)
   >>> schedule.stddevs()
@@ -59,11 +142,16 @@ class GeometricSchedule:
     for m in (1, rounds):
       log_variance = 2 * math.log(stddev) + (m - 1) * math.log(theta)
       _rounding.representable(f'the noise variance of round {m}', log_variance)
-    if not math.isfinite(self.precision()):
-      raise ValueError(
-        'initial_stddev must be so large that the sum of 1/variance is finite,'
-        f' got {stddev!r} for theta={theta!r}, rounds={rounds}'
-      )
+    self._check()
+
+  @property
+  def shape(self) -> 'GeometricShape':
+    """Of the same theta."""
+    return GeometricShape(self.theta)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """The fields, ready for `json.dumps`."""
+    return dataclasses.asdict(self)
 
   def _stddevs(self, m: np.ndarray) -> np.ndarray:
     # In two halves: theta^((m-1)/2) alone may overflow where the result does
@@ -76,46 +164,222 @@ class GeometricSchedule:
     m = _validate.integer('m', m, 1, self.rounds)
     return float(self._stddevs(np.array([m], np.float64))[0])
 
-  def variance(self, m: int) -> float:
-    """The variance of round `m`, theta^(m-1) * initial_stddev^2."""
-    return self.stddev(m) ** 2
-
   def stddevs(self) -> np.ndarray:
     """The standard deviations of all rounds, float64 [rounds]."""
     return self._stddevs(np.arange(1, self.rounds + 1, dtype=np.float64))
 
-  def precision(self) -> float:
-    """Sum over the rounds of 1/variance, from its closed form.
 
-    Divided by the squared sensitivity this is 1/z^2 of the one Gaussian release
-    that discloses as much as all the rounds together.
-    """
-    return _rounding.exp_or_inf(
-      _series.log_precision_sum(self.theta, self.rounds)
-      - 2 * math.log(self.initial_stddev)
+@dataclasses.dataclass(frozen=True)
+class ListedSchedule(NoiseSchedule):
+  """Any standard deviations, one a round.
+
+  >>> schedule = ListedSchedule((2.0, 1.0, 0.5))
+  >>> schedule.rounds, schedule.stddev(3), schedule.precision()
+  (3, 0.5, 5.25)
+
+  Attributes:
+    noise_stddevs: Standard deviation of every round, in the unit of the vector
+      that is perturbed.
+
+  Raises:
+    ValueError: If there is none, or the variance of a round is not a normal
+      binary64 number.
+  """
+
+  noise_stddevs: tuple[float, ...]
+
+  def __post_init__(self):
+    stddevs = tuple(
+      _validate.positive('noise_stddevs', value) for value in self.noise_stddevs
     )
+    if not stddevs:
+      raise ValueError(
+        'noise_stddevs must have a number for each round, got ()'
+      )
+    object.__setattr__(self, 'noise_stddevs', stddevs)
+    for m, stddev in enumerate(stddevs, start=1):
+      _rounding.representable(
+        f'the noise variance of round {m}', 2 * math.log(stddev)
+      )
+    self._check()
 
-  def noise_multipliers(self, sensitivity: float) -> np.ndarray:
-    """Stddev / sensitivity of all rounds, float64 [rounds].
+  @property
+  def rounds(self) -> int:  # type: ignore[override]
+    """M, the length of the list."""
+    return len(self.noise_stddevs)
 
-    Args:
-      sensitivity: L2 sensitivity of what is released in a round, in the unit of
-        `initial_stddev`.
+  @property
+  def initial_stddev(self) -> float:  # type: ignore[override]
+    """Of round 1."""
+    return self.noise_stddevs[0]
 
-    Returns:
-      The noise multipliers z_m, the form that every accountant takes.
+  @property
+  def shape(self) -> 'ListedShape':
+    """The list, whatever its unit."""
+    return ListedShape(self.noise_stddevs)
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """The list, ready for `json.dumps`."""
+    return {'noise_stddevs': list(self.noise_stddevs)}
+
+  def stddevs(self) -> np.ndarray:
+    """The list, float64 [rounds]."""
+    return np.array(self.noise_stddevs, np.float64)
+
+  def stddev(self, m: int) -> float:
+    """The standard deviation of round `m`, 1 <= m <= rounds."""
+    return self.noise_stddevs[_validate.integer('m', m, 1, self.rounds) - 1]
+
+
+class NoiseShape(abc.ABC):
+  """How the noise changes over the rounds, whatever its scale.
+
+  Attributes:
+    setting: The name of the setting that it comes from, for messages.
+  """
+
+  setting: str = 'schedule'
+
+  @abc.abstractmethod
+  def log_variances(self, rounds: int) -> np.ndarray:
+    """Ln(v_m / v_1) of rounds 1 to `rounds`, float64 [rounds].
 
     Raises:
-      ValueError: If a quotient is not a normal binary64 number.
+      ValueError: If it has no noise for so many rounds.
     """
-    sensitivity = _validate.positive('sensitivity', sensitivity)
-    with np.errstate(over='ignore', under='ignore'):
-      multipliers = self.stddevs() / sensitivity
-    smallest, largest = multipliers.min(), multipliers.max()
-    if smallest < sys.float_info.min or math.isinf(largest):
+
+  @abc.abstractmethod
+  def schedule(self, rounds: int, initial_stddev: float) -> NoiseSchedule:
+    """The schedule of so many rounds with this standard deviation in round 1.
+
+    Raises:
+      ValueError: As `log_variances`, or if a variance is not representable.
+    """
+
+  def log_precision_sum(self, rounds: int) -> float:
+    """Ln of the sum over the rounds of v_1 / v_m."""
+    exponents = -self.log_variances(rounds)
+    largest = float(exponents.max())
+    return largest + math.log(math.fsum(np.exp(exponents - largest)))
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricShape(NoiseShape):
+  """v_m = theta^(m-1) v_1.
+
+  Attributes:
+    theta: Ratio of the variances of successive rounds, > 0.
+  """
+
+  theta: float
+  setting = 'theta'
+
+  def __post_init__(self):
+    object.__setattr__(self, 'theta', _validate.positive('theta', self.theta))
+
+  def __str__(self):
+    return f'theta={self.theta!r}'
+
+  def log_variances(self, rounds: int) -> np.ndarray:
+    """(m-1) ln theta."""
+    return np.arange(rounds) * np.log(self.theta)
+
+  def schedule(self, rounds: int, initial_stddev: float) -> GeometricSchedule:
+    """A `GeometricSchedule`."""
+    return GeometricSchedule(self.theta, rounds, initial_stddev)
+
+  def log_precision_sum(self, rounds: int) -> float:
+    """From its closed form."""
+    return _series.log_precision_sum(self.theta, rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedShape(NoiseShape):
+  """A standard deviation for each round, in any unit.
+
+  Fewer rounds take the first ones.
+
+  Attributes:
+    relative_stddevs: Finite numbers > 0.
+  """
+
+  relative_stddevs: tuple[float, ...]
+
+  def __post_init__(self):
+    values = tuple(
+      _validate.positive('schedule', value) for value in self.relative_stddevs
+    )
+    if not values:
+      raise ValueError('schedule must have a number for each round, got ()')
+    object.__setattr__(self, 'relative_stddevs', values)
+
+  def __str__(self):
+    return f'schedule of {len(self.relative_stddevs)} rounds'
+
+  def log_variances(self, rounds: int) -> np.ndarray:
+    """2 ln(s_m / s_1)."""
+    known = len(self.relative_stddevs)
+    if rounds > known:
       raise ValueError(
-        'sensitivity must leave every noise multiplier representable, got'
-        f' {sensitivity!r} for standard deviations from'
-        f' {self.stddevs().min():.3g} to {self.stddevs().max():.3g}'
+        f'schedule must have a number for each of the {rounds} rounds, got'
+        f' {known}'
       )
-    return multipliers
+    logs = np.log(np.array(self.relative_stddevs[:rounds], np.float64))
+    return 2 * (logs - logs[0])
+
+  def schedule(self, rounds: int, initial_stddev: float) -> ListedSchedule:
+    """A `ListedSchedule`."""
+    initial_stddev = _validate.positive('initial_stddev', initial_stddev)
+    with np.errstate(over='ignore', under='ignore'):
+      stddevs = initial_stddev * np.exp(self.log_variances(rounds) / 2)
+    if not ((stddevs > 0) & np.isfinite(stddevs)).all():
+      raise ValueError(
+        'schedule must leave the noise of all rounds representable, got noise'
+        f' from {stddevs.min():.3g} to {stddevs.max():.3g}'
+      )
+    return ListedSchedule(tuple(stddevs.tolist()))
+
+
+def listed_shape(
+  stddevs: Sequence[float] | Callable[[int, int], float], rounds: int
+) -> ListedShape:
+  """A shape of one's own.
+
+  >>> cosine = lambda m, rounds: 1.5 + math.cos(math.pi * m / rounds)
+  >>> listed_shape(cosine, 2).relative_stddevs
+  (1.5, 0.5)
+
+  Args:
+    stddevs: A standard deviation for each round, in any unit: calibration sets
+      the scale. Or a function (m, rounds) of the round m = 1..rounds that
+      returns it.
+    rounds: M.
+
+  Returns:
+    The shape.
+
+  Raises:
+    ValueError: If it is not one finite number > 0 for each round.
+  """
+  rounds = _validate.integer('rounds', rounds)
+  if callable(stddevs):
+    stddevs = [stddevs(m, rounds) for m in range(1, rounds + 1)]
+  if isinstance(stddevs, str) or not isinstance(
+    stddevs, (Sequence, np.ndarray)
+  ):
+    raise ValueError(
+      'schedule must be a number for each round, or a function of the round,'
+      f' got {_validate.quoted(stddevs)}'
+    )
+  shape = ListedShape(tuple(stddevs))
+  if len(shape.relative_stddevs) != rounds:
+    raise ValueError(
+      f'schedule must have a number for each of the {rounds} rounds, got'
+      f' {len(shape.relative_stddevs)}'
+    )
+  return shape
+
+
+def as_shape(theta: float | NoiseShape) -> NoiseShape:
+  """A number is the theta of a geometric one."""
+  return theta if isinstance(theta, NoiseShape) else GeometricShape(theta)

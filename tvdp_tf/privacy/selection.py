@@ -116,14 +116,14 @@ def best_of_runs_epsilon(
 def calibrate_best_of_runs(
   epsilon: float,
   delta: float,
-  theta: float,
+  theta: float | schedule_lib.NoiseShape,
   rounds: int,
   mean: float,
   shape: float = 1.0,
   sensitivity: float = 1.0,
   sampling: str = 'none',
   sampling_rate: float = 1.0,
-) -> schedule_lib.GeometricSchedule:
+) -> schedule_lib.NoiseSchedule:
   """The schedule of every run whose best may be published: 99 to 100 % of it.
 
   >>> schedule = calibrate_best_of_runs(2.0, 1e-5, theta=0.9, rounds=8, mean=5)
@@ -134,7 +134,7 @@ def calibrate_best_of_runs(
   Args:
     epsilon: Target for what is published, > 0.
     delta: In (0, 1).
-    theta: Ratio of the variances of successive rounds, > 0.
+    theta: Ratio of the variances of successive rounds, > 0; or a shape.
     rounds: Number of rounds of one run that a client takes part in (sampling
       'none'), or may take part in.
     mean: As of `best_of_runs_epsilon`.

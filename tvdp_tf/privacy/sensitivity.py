@@ -36,7 +36,18 @@ MOST_CLIP = 1e10
 UNITS = ('example', 'user')
 REPLACE_ONE = 'replace-one'
 ADD_OR_REMOVE_ONE = 'add-or-remove-one'
-ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE)
+ZERO_OUT = 'zero-out'
+ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE, ZERO_OUT)
+# What each means, for whoever reads an epsilon.
+ADJACENCY_MEANINGS = {
+  REPLACE_ONE: 'exchanged for any other; how many there are is public',
+  ADD_OR_REMOVE_ONE: 'there or not; what the sum is divided by is public',
+  ZERO_OUT: (
+    'there or with a gradient of zero in its place; how many there are is'
+    ' public. To exchange it for another is two such steps: the same noise'
+    ' promises less against that'
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +61,7 @@ class SensitivityRule:
     release: What is released; each time noise is due, and one noise multiplier
       is counted.
     unit: Whose change is bounded: 'example' or 'user'.
-    adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
+    adjacency: One of `ADJACENCIES`, of that unit.
     proven: Whether the bound holds for every data set and model.
     reason: Why, or why not, in a sentence.
     rounding: The share of `value` that is set aside for rounding: what is
@@ -187,7 +198,8 @@ def gradient_rule(
     example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
       to, > 0.
     examples: n >= 1, the divisor of the mean: fixed and public.
-    adjacency: 'replace-one' (2 C_g/n) or 'add-or-remove-one' (C_g/n).
+    adjacency: 'replace-one' (2 C_g/n); 'zero-out' or 'add-or-remove-one'
+      (C_g/n).
 
   Raises:
     ValueError: If an argument is out of range.
@@ -212,7 +224,8 @@ def gradient_rule(
       ' the divisor n does not depend on the data; later steps see it only'
       ' through noisy gradients'
     ),
-    rounding=relative_rounding(examples),
+    # What rounding may add is the same; the sensitivity is half.
+    rounding=relative_rounding(examples) * (2 // factor),
   )
 
 
@@ -225,8 +238,8 @@ def update_rule(
     update_l2_norm_clip: C_u, norm that the update w_k - w(m-1) is clipped to,
       > 0.
     adjacency: 'replace-one' (2 C_u), the only one for noise added before an
-      upload that the server sees, or 'add-or-remove-one' (C_u), for noise on a
-      sum with a fixed denominator.
+      upload that the server sees; 'add-or-remove-one' or 'zero-out' (C_u), for
+      noise on a sum with a fixed denominator.
 
   Raises:
     ValueError: If an argument is out of range.

@@ -117,7 +117,7 @@ class PrivacyStatement:
     delivered: Epsilon at `delta` by view (what the adversary sees, such as
       'none' for no sampling, 'visible', 'poisson') and accountant; inf allowed.
     unit: Whose privacy: 'example' or 'user'.
-    adjacency: 'replace-one' or 'add-or-remove-one' of that unit.
+    adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
     assumptions: What the reader has to grant, in sentences.
     holds: Whether (target_epsilon, delta) is delivered in `view`.
     reason: Why it holds or not, in a sentence.
@@ -292,7 +292,8 @@ class PrivacyStatement:
       f' {self.verdict}.',
       f'  Reason: {self.reason}',
       *([f'  Worth: {self.worth}'] if self.holds else []),
-      f'  Protects: one {self.unit} ({self.adjacency})',
+      f'  Protects: one {self.unit} ({self.adjacency}:'
+      f' {sensitivity_lib.ADJACENCY_MEANINGS[self.adjacency]})',
       f'  Promised in view: {self.view}',
       f'  Claimed epsilon: {format_epsilon(self.claimed_epsilon)}',
       '  Delivered epsilon:',

@@ -47,11 +47,11 @@ _KEY = run_folder.METRICS_COLUMNS[0]
 
 
 def signal_to_noise(
-  before: Sequence[Any], after: Sequence[Any], mean_noise_stddev: float
+  mean_update: Sequence[Any], mean_noise_stddev: float
 ) -> float:
   """How far a round moved the model beyond what its noise did.
 
-  The mean update u = after - before, as released, is the clients' mean update
+  The mean update u, as released, is the clients' mean update
   plus noise with the expected square norm d s^2. So ||u||^2 - d s^2 estimates
   the square of the norm of the former without bias, and the ratio is
 
@@ -61,18 +61,15 @@ def signal_to_noise(
   reveals nothing beyond them (post-processing).
 
   Args:
-    before: The model before the round, arrays of d parameters in all.
-    after: The model after it.
+    mean_update: What the round's clients add to the model in the mean, arrays
+      of d parameters in all (`server_optimizer.mean_update`).
     mean_noise_stddev: s, standard deviation of the noise in each parameter of
       the mean, > 0.
 
   Returns:
     The ratio; 0 where the noise hides the update.
   """
-  updates = [
-    np.asarray(new, np.float64) - np.asarray(old, np.float64)
-    for old, new in zip(before, after, strict=True)
-  ]
+  updates = [np.asarray(part, np.float64) for part in mean_update]
   dimension = sum(update.size for update in updates)
   square = sum(float(np.sum(update * update)) for update in updates)
   ratio = square / dimension / mean_noise_stddev / mean_noise_stddev
@@ -83,8 +80,7 @@ def row(
   plan: mechanisms.Mechanism,
   releases: mechanisms.Round,
   dropped: int,
-  before: Sequence[Any],
-  after: Sequence[Any],
+  mean_update: Sequence[Any],
 ) -> Row:
   """The row of a round that has been run, but not evaluated.
 
@@ -92,8 +88,7 @@ def row(
     plan: The run's plan, the round in its history.
     releases: The round.
     dropped: How many clients of its cohort were left out.
-    before: The model before the round.
-    after: The model after it.
+    mean_update: Of `server_optimizer.mean_update`.
 
   Returns:
     The row; its loss and accuracy are NaN. `seconds` and `rounds` are up to
@@ -111,9 +106,7 @@ def row(
     if plan.header.unit != 'user':
       values['dropped'] = dropped
   if mean_noise_stddev := plan.mean_noise_stddev(releases):
-    values['signal_to_noise'] = signal_to_noise(
-      before, after, mean_noise_stddev
-    )
+    values['signal_to_noise'] = signal_to_noise(mean_update, mean_noise_stddev)
     values['remaining_budget'] = plan.spending.target_epsilon - delivered
   return values
 

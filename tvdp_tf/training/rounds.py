@@ -6,10 +6,11 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tvdp_tf import federated, mechanisms, privacy
-from tvdp_tf.federated import client_data, schedule_state
+from tvdp_tf.federated import client_data, schedule_state, server_optimizer
 from tvdp_tf.learning import noise
 from tvdp_tf.runtimes.worker import client_blocks, client_files
 from tvdp_tf.training import federation, plateau
+from tvdp_tf.training import settings as settings_lib
 
 # Cohorts that are drawn at a time: among the rounds, whose data empty the
 # caches, one draw takes as long as ten in a row.
@@ -35,6 +36,20 @@ def build_process(
     local_steps=settings.local_steps,
     learning_rate=settings.learning_rate,
     l2_regularization=fed.spec.l2_regularization,
+    server_optimizer=server_optimizer_of(settings),
+  )
+
+
+def server_optimizer_of(
+  settings: settings_lib.TrainingSettings,
+) -> server_optimizer.ServerOptimizer:
+  """What the settings ask of the server."""
+  decays = settings.server_final_step != 1
+  return server_optimizer.ServerOptimizer(
+    settings.server_momentum,
+    settings.server_average,
+    settings.server_final_step,
+    settings.rounds if decays else 1,
   )
 
 
@@ -48,6 +63,7 @@ class Rounds:
     completed: The number of rounds that were begun.
     total: The number of rounds planned now; a refinement changes it.
     excluded: How many uploads of the last round could not be used.
+    optimizer: What the server does with the mean update.
     plateau: What starts a refinement.
   """
 
@@ -76,6 +92,7 @@ class Rounds:
     self.excluded = 0
     self.total = plan.settings.rounds
     self._cohorts: dict[int, np.ndarray] = {}
+    self.optimizer = server_optimizer_of(plan.settings)
     self.plateau = plateau.PlateauDetector()
 
   @property

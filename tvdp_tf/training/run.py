@@ -22,6 +22,7 @@ import tqdm
 from absl import logging
 
 from tvdp_tf import errors, mechanisms, privacy
+from tvdp_tf.federated import server_optimizer
 from tvdp_tf.learning import evaluation, functional
 from tvdp_tf.output import disk_errors, plots
 from tvdp_tf.privacy import ledger as ledger_lib
@@ -187,7 +188,7 @@ class TrainingRun:
   async def _next_round(self, state: Any) -> Any:
     """Runs a round and saves it; returns the state after it."""
     started = time.monotonic()
-    before = state.global_model_weights.trainable
+    before = state
     recorded = self._recorder.record(state, self._rounds.completed + 1)
     planned = self._rounds.total
     state = self._rounds.run(state, recorded.releases, recorded.noise_keys)
@@ -195,8 +196,7 @@ class TrainingRun:
       self._plan,
       recorded.releases,
       recorded.dropped + self._rounds.excluded,
-      before,
-      state.global_model_weights.trainable,
+      server_optimizer.mean_update(self._rounds.optimizer, before, state),
     )
     row['seconds'] = time.monotonic() - started
     row['rounds'] = planned
@@ -223,7 +223,7 @@ class TrainingRun:
   def _evaluate(self, state: Any) -> None:
     """Starts the evaluation of the last round, beside what comes next."""
     self._evaluation = self._thread.submit(
-      self._evaluator.evaluate, state.global_model_weights.trainable
+      self._evaluator.evaluate, server_optimizer.released_weights(state)
     )
 
   async def _settle(self) -> None:
@@ -251,7 +251,7 @@ class TrainingRun:
         self._fed.spec,
         self._fed.input_shape,
         self._fed.dataset.num_classes,
-        tf.nest.flatten(state.global_model_weights.trainable),
+        tf.nest.flatten(server_optimizer.released_weights(state)),
         self._final_statement().to_json_dict(),
       )
 
@@ -305,7 +305,7 @@ class TrainingRun:
         self._output_dir / run_folder.METRICS,
         self._output_dir / run_folder.CURVES,
         f'{self._settings.dataset}, {self._settings.model}, mechanism '
-        f'{self._settings.mechanism}, theta = {self._settings.theta:g}',
+        f'{self._settings.mechanism}, {self._settings.noise_words}',
       )
       if finished:  # Last what says so.
         run_folder.write_privacy(self._output_dir, words, finished)

@@ -47,7 +47,7 @@ class Selection:
       schedule = privacy.calibrate_best_of_runs(
         settings.epsilon,
         settings.delta * _FOR_ACCOUNTANT,
-        settings.theta,
+        settings.noise_shape,
         settings.rounds,
         self.mean,
         _SHAPE,

@@ -5,6 +5,7 @@ error about its flag.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from tvdp_tf import _validate, mechanisms, privacy
@@ -18,6 +19,7 @@ SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
+ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')
 NOISES = noise_distance.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
@@ -40,12 +42,22 @@ class TrainingSettings:
       `gradient`, `poisson` for `central` and `uniform` otherwise.
     epsilon: The target.
     delta: The target.
+    adjacency: Which data sets are to look alike: by default `replace-one` for
+      examples, and `add-or-remove-one` for the users of `central`.
     theta: Ratio of the noise variances of successive rounds.
+    schedule: A noise of one's own, in the place of theta: a standard deviation
+      for each round, in any unit, or a function (round from 1, rounds) that
+      returns it. Empty for the geometric one.
     rounds: M.
     local_steps: tau.
     l2_norm_clip: C, of the parameters; of the update with `central`.
     example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
     learning_rate: eta.
+    server_momentum: Nesterov's momentum of the server, in [0, 1).
+    server_average: The weight of the past in the average of the models that is
+      evaluated and exported, in [0, 1); 0 for the last model.
+    server_final_step: The server's last step over its first, in (0, 1]: it
+      decays linearly. None of the three costs any privacy.
     calibration: The rule that sets the noise; by default `printed` for `paper`,
       `rdp` for `central` with `poisson`, and otherwise `exact`.
       Empty with `laplace` and `none`, which have no choice.
@@ -73,12 +85,17 @@ class TrainingSettings:
   participation: str = ''
   epsilon: float = 10.0
   delta: float = 1e-3
+  adjacency: str = ''
   theta: float = 0.95
+  schedule: Any = ()  # Given as a function it is the list from then on.
   rounds: int = 10
   local_steps: int = 10
   l2_norm_clip: float = 5.0
   example_l2_norm_clip: float = 1.0
   learning_rate: float = 1.0
+  server_momentum: float = 0.0
+  server_average: float = 0.0
+  server_final_step: float = 1.0
   calibration: str = ''
   noise: str = ''
   refinement: str = 'none'
@@ -104,11 +121,18 @@ class TrainingSettings:
     _validate.open_unit('delta', self.delta)
     _validate.positive('theta', self.theta)
     _validate.integer('rounds', self.rounds)
+    self._resolve_schedule()
     _validate.integer('local_steps', self.local_steps)
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
     self._mechanism.check(self)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
+    for name in ('server_momentum', 'server_average'):
+      value = _validate.non_negative(name, getattr(self, name))
+      if value >= 1:
+        raise ValueError(f'{name} must be a number in [0, 1), got {value!r}')
+    _validate.rate('server_final_step', self.server_final_step)
+    self._resolve_adjacency()
     self._resolve_calibration()
     self._check_noise()
     self._check_refinement()
@@ -126,6 +150,30 @@ class TrainingSettings:
   def _mechanism(self) -> type[mechanisms.Mechanism]:
     return mechanisms.MECHANISMS[self.mechanism]
 
+  @property
+  def noise_shape(self) -> privacy.NoiseShape:
+    """How the noise changes over the rounds."""
+    if self.schedule:
+      return privacy.ListedShape(self.schedule)
+    return privacy.GeometricShape(self.theta)
+
+  @property
+  def noise_words(self) -> str:
+    """The same, for a title."""
+    return 'own schedule' if self.schedule else f'theta = {self.theta:g}'
+
+  def _resolve_schedule(self) -> None:
+    given = self.schedule
+    if not callable(given) and not len(given):
+      object.__setattr__(self, 'schedule', ())
+      return
+    if not self._mechanism.takes_schedule:
+      raise ValueError(
+        f'schedule must not be given with mechanism {self.mechanism}'
+      )
+    shape = privacy.listed_shape(given, self.rounds)
+    object.__setattr__(self, 'schedule', shape.relative_stddevs)
+
   def _resolve_participation(self) -> None:
     options = self._mechanism.participations
     name = self.participation or options[0]
@@ -136,6 +184,16 @@ class TrainingSettings:
         f'{self.mechanism}, got {name!r}'
       )
     object.__setattr__(self, 'participation', name)
+
+  def _resolve_adjacency(self) -> None:
+    allowed = self._mechanism.adjacencies
+    name = self.adjacency or allowed[0]
+    if name not in allowed:
+      raise ValueError(
+        f'adjacency must be {" or ".join(allowed)} with mechanism'
+        f' {self.mechanism}, got {name!r}'
+      )
+    object.__setattr__(self, 'adjacency', name)
 
   def _resolve_calibration(self) -> None:
     allowed = self._mechanism.calibrations(self.participation)
@@ -183,6 +241,25 @@ class TrainingSettings:
   def sampling_rate(self) -> float:
     """The share of users in a round, q = K / U."""
     return self.users_per_round / self.users
+
+  @classmethod
+  def of_mechanism(
+    cls, mechanism: str, values: Mapping[str, Any]
+  ) -> 'TrainingSettings':
+    """Settings of one of several mechanisms that are compared.
+
+    Args:
+      mechanism: Its name.
+      values: The other settings; a schedule is left out where there is none.
+
+    Raises:
+      ValueError: If a setting is out of its range.
+    """
+    values = {**values, 'mechanism': mechanism}
+    known = mechanisms.MECHANISMS.get(mechanism)
+    if known is not None and not known.takes_schedule:
+      values.pop('schedule', None)
+    return cls(**values)
 
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TrainingSettings':

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf import mechanisms, runtimes
-from tvdp_tf.federated import schedule_state
+from tvdp_tf.federated import schedule_state, server_optimizer
 from tvdp_tf.learning import evaluation, functional
 from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
@@ -111,7 +111,7 @@ class Sweep:
       state = rounds.run(state, releases, rounds.noise_keys(releases))
       if every_round or m == rounds.total or settings.refinement != 'none':
         loss, accuracy = evaluator.evaluate(
-          state.global_model_weights.trainable
+          server_optimizer.released_weights(state)
         )
         measurements.append(
           Measurement(
@@ -143,7 +143,11 @@ class Sweep:
     self, plan: mechanisms.Mechanism, fed: federation.Federation
   ) -> tuple[Any, Any]:
     """The compiled process, and its initial state but for weights and noise."""
-    key = (*_key(plan.settings, _GRAPH), plan.graph_key())
+    key = (
+      *_key(plan.settings, _GRAPH),
+      rounds_lib.server_optimizer_of(plan.settings),
+      plan.graph_key(),
+    )
     if key not in self._processes:
       process = rounds_lib.build_process(plan, fed)
       self._processes[key] = (process, process.initialize())

@@ -72,7 +72,7 @@ def _resolved(
     content = pathlib.Path(path).read_bytes()
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
   if plan.schedule is not None:
-    resolved['schedule'] = dataclasses.asdict(plan.schedule)
+    resolved['schedule'] = plan.schedule.to_json_dict()
   return resolved
 
 

@@ -44,6 +44,8 @@ class GameSettings:
       raise ValueError('seed must be given, got None')
     _validate.one_of('mechanism', self.training.mechanism, MECHANISMS)
     _validate.one_of('split', self.training.split, ['iid'])
+    # The pairs that are told apart are of examples that were exchanged.
+    _validate.one_of('adjacency', self.training.adjacency, ['replace-one'])
     _validate.one_of('refinement', self.training.refinement, ['none'])
     _validate.integer('examples', self.examples, self.training.users)
     # With and without every example, each more than once.

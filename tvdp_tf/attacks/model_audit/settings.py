@@ -49,6 +49,8 @@ class ModelAuditSettings:
         f'{training.mechanism!r}: only its promise is about an example, and '
         'proven'
       )
+    # The pairs that are told apart are of examples that were exchanged.
+    _validate.one_of('adjacency', training.adjacency, ['replace-one'])
     _validate.one_of('refinement', training.refinement, ['none'])
     _validate.one_of('runtime', training.runtime, ['compiled'])
     if self.canaries is not None:
