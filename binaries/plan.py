@@ -1,7 +1,10 @@
 """Plans a run without training: noise, delivered epsilon, rounds and theta.
 
-Without flags: the paper's settings. What is printed goes to --output_dir too,
-as plan.json, plan.csv (the convergence bound against the rounds) and plan.png.
+Takes the flags of train.py, with the same defaults: a flag file of a training
+plans it. The mechanism is calibrated as train.py would, and goes through all
+rounds without data; what it states is what train.py will state if every round
+happens as planned. With --output_dir there are plan.json, plan.csv (the
+convergence bound against the rounds) and plan.png too.
 
 --estimate_contraction=PILOT measures the contraction and the initial gap from a
 run of train.py --mechanism=none on public data, in place of assuming them.
@@ -19,50 +22,42 @@ from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
 from tvdp_tf.planner import settings as planning_settings
 
-_DEFAULTS = planning_settings.PlanSettings
-
-_SHARED = (
-  *('users', 'users_per_round', 'participation', 'epsilon', 'delta', 'theta'),
-  *('rounds', 'local_steps', 'l2_norm_clip', 'example_l2_norm_clip'),
-  *('learning_rate', 'calibration'),
-)
+_OWN = {
+  'contraction': (
+    'float',
+    'A in (0, 1), by which a round without noise shrinks the gap to the'
+    ' optimum.',
+  ),
+  'initial_gap': (
+    'float',
+    'Theta, the gap F(w(0)) - F* before the first round; by default ln of the'
+    ' number of classes.',
+  ),
+  'smoothness': ('float', 'L, smoothness of the loss.'),
+  'examples_per_user': (
+    'integer',
+    "n of every user; by default as the data set's examples are dealt out.",
+  ),
+  'dimension': (
+    'integer',
+    "d, number of parameters; by default the model's.",
+  ),
+}
 
 
 def _define() -> dict[str, flags.FlagHolder]:
-  """The flags of `PlanSettings`; the defaults are the paper's, not train's."""
-  holders = shared_flags.define(_SHARED)
-  for name, holder in holders.items():
-    # Without a default the settings choose.
-    flags.set_default(holder, getattr(_DEFAULTS, name) or None)
-  numbers = {
-    'contraction': 'A in (0, 1), by which a round without noise shrinks the'
-    ' gap to the optimum.',
-    'initial_gap': 'Theta, the gap F(w(0)) - F* before the first round.',
-    'smoothness': 'L, smoothness of the loss.',
-  }
-  for name, text in numbers.items():
-    holders[name] = flags.DEFINE_float(name, getattr(_DEFAULTS, name), text)
-  holders['examples_per_user'] = flags.DEFINE_integer(
-    'examples_per_user',
-    _DEFAULTS.examples_per_user,
-    'n = |D_k|, examples of the smallest user.',
-  )
-  holders['dimension'] = flags.DEFINE_integer(
-    'dimension', _DEFAULTS.dimension, 'd, number of model parameters.'
-  )
-  # Not the shared flag: only these mechanisms can be planned.
-  holders['mechanism'] = flags.DEFINE_enum(
-    'mechanism',
-    _DEFAULTS.mechanism,
-    planning_settings.MECHANISMS,
-    'paper: noise on the parameters before upload; gradient: noise on the'
-    ' clipped gradient of every local step.',
-  )
+  """The flags of `PlanSettings`, those of training among them."""
+  holders = shared_flags.define()
+  for name, (kind, text) in _OWN.items():
+    holders[name] = getattr(flags, f'DEFINE_{kind}')(
+      name, getattr(planning_settings.PlanSettings, name), text
+    )
   return holders
 
 
 _SETTINGS = _define()
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
+_PROGRESS = flags.DEFINE_bool('progress', True, 'Count the plans compared.')
 _PILOT = flags.DEFINE_string(
   'estimate_contraction',
   None,
@@ -85,15 +80,11 @@ def _given() -> frozenset[str]:
   return frozenset(name for name in _SETTINGS if flags.FLAGS[name].present)
 
 
-def _settings() -> planning_settings.PlanSettings:
-  return planning_settings.PlanSettings(
-    **shared_flags.values(_SETTINGS), given=_given()
-  )
-
-
 def _plan(output_dir: pathlib.Path | None) -> None:
   """Makes, writes and prints the plan that the flags describe."""
-  settings = _settings()
+  settings = planning_settings.PlanSettings(
+    **shared_flags.values(_SETTINGS), given=_given()
+  )
   # SciPy and Matplotlib take half a second to import: flags come first.
   from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
   from tvdp_tf.planner import files as planning_files  # noqa: PLC0415
@@ -106,7 +97,9 @@ def _plan(output_dir: pathlib.Path | None) -> None:
   pilot = None
   if _PILOT.value is not None:
     pilot = planning_pilot.read(_PILOT.value)
-  report = planning_report.make_report(settings, pilot)
+  report = planning_report.make_report(
+    settings, pilot, progress=_PROGRESS.value
+  )
   if output_dir is not None:
     planning_files.write(report, output_dir)
   print(planning_text.describe(report))

@@ -25,8 +25,9 @@ class ReadmeTest(absltest.TestCase):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
       exec(account, {})
-    plan, epsilon, holds = printed.getvalue().splitlines()
+    plan, planned, epsilon, holds = printed.getvalue().splitlines()
     self.assertRegex(plan, r'^[01]\.\d+ \d+$')
+    self.assertEqual(planned, 'True')
     self.assertBetween(float(epsilon), 5, 20)
     self.assertEqual(holds, 'True')
 

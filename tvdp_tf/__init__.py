@@ -3,7 +3,8 @@
 What users need is here; everything else is in the sub-packages.
 
   train      `TrainingSettings` describe a run, `train` runs it into a folder
-  plan       `PlanSettings` describe one to come, `plan` says what it costs
+  plan       `plan` says what a run would cost; `PlanSettings` have what its
+             prediction rests on, too
   account    `GeometricSchedule`, `calibrate`, `delivered_epsilon`,
              `PrivacyLedger`, `audit_ledger`
   aggregate  `local_noise` and `central_noise` for TFF's algorithms,

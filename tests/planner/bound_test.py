@@ -4,38 +4,35 @@ import math
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.planner import plan_cases
 from tvdp_tf import privacy
 from tvdp_tf.planner import bound as planning_bound
-from tvdp_tf.planner import noise as planning_noise
-from tvdp_tf.planner import settings as planning_settings
-
-Settings = planning_settings.PlanSettings
-GRADIENT = Settings(mechanism='gradient')
+from tvdp_tf.planner import simulation
+from tvdp_tf.training import population as population_lib
 
 
-def _schedule(settings):
-  return planning_noise.calibrated_schedule(settings, settings.calibration)
+def _objective(**values):
+  settings = plan_cases.settings(**values)
+  population = population_lib.expected(settings)
+  return planning_bound.Objective(
+    settings.contraction,
+    values.get('initial_gap', 2.3),
+    planning_bound.noise_weight(settings.smoothness, population.num_parameters),
+    planning_bound.Noise(settings, population),
+    settings.block_rounds,
+  )
 
 
 class BoundTest(parameterized.TestCase):
-  def _objective(self, settings):
-    return planning_bound.objective(settings, _schedule(settings))
-
-  @parameterized.parameters(
-    (1.05, 12.477714, 12), (1.0, 14.267483, 14), (0.95, 16.182773, 16)
+  @parameterized.product(
+    theta=(0.85, 0.9, 1.0, 1.1), rounds=(1, 17, 30), contraction=(0.85, 0.97)
   )
-  def test_rounds_of_the_corrected_objective(self, theta, real, rounds):
-    objective = self._objective(Settings(theta=theta))
-    found = objective.best_rounds(theta)
-    self.assertAlmostEqual(found[0], real, delta=1e-6)
-    self.assertEqual(found[1], rounds)
-
-  @parameterized.product(theta=(0.85, 0.9, 1.0, 1.1), rounds=(1, 17, 30))
-  def test_terms_are_those_of_theorem_3_corrected(self, theta, rounds):
-    objective = self._objective(Settings(theta=0.95, rounds=7))
+  def test_terms_are_those_of_theorem_3_corrected(
+    self, theta, rounds, contraction
+  ):
     expected = privacy.convergence_terms(
       privacy.ConvergenceSetting(
-        contraction=0.85,
+        contraction=contraction,
         initial_gap=2.3,
         theta=theta,
         smoothness=1.0,
@@ -48,61 +45,91 @@ class BoundTest(parameterized.TestCase):
       ),
       rounds,
     )
+    objective = _objective(calibration='printed', contraction=contraction)
     point = objective.point(theta, rounds)
     np.testing.assert_allclose(point.decay, expected.decay, rtol=1e-12)
     np.testing.assert_allclose(point.noise, expected.noise, rtol=1e-10)
 
-  @parameterized.product(
-    settings=(Settings(), Settings(calibration='exact'), GRADIENT),
-    theta=(0.9, 1.0, 1.1),
-    rounds=(8, 20, 34),
-  )
-  def test_all_plans_spend_the_same_budget(self, settings, theta, rounds):
-    point = self._objective(settings).point(theta, rounds)
-    other = dataclasses.replace(settings, theta=theta, rounds=rounds)
-    np.testing.assert_allclose(
-      point.sigma, _schedule(other).initial_stddev, rtol=1e-9
-    )
-
-  def test_noise_of_gradient_reaches_the_parameters(self):
-    settings = dataclasses.replace(
-      GRADIENT, theta=0.9, rounds=13, learning_rate=0.2, smoothness=3.0
-    )
-    stddevs = _schedule(settings).stddevs()
-    weights = 0.85 ** np.arange(12, -1, -1)
+  def test_noise_is_that_of_the_mechanism(self):
+    values = {'mechanism': 'gradient', 'learning_rate': 0.2, 'smoothness': 3.0}
+    point = _objective(**values).point(0.9, 13)
+    settings = plan_cases.settings(**values, theta=0.9, rounds=13)
+    sim = simulation.run(settings, population_lib.expected(settings))
+    stddevs = [r.noise_multipliers / 300 for r in sim.mechanism.history]
     # Five steps of 0.2, the mean of 10 clients, 25450 parameters.
-    variance = 5 * 0.2**2 * stddevs**2 / 10 * 25450
-    point = self._objective(settings).point(0.9, 13)
-    np.testing.assert_allclose(point.noise, 3.0 / 2 * weights @ variance)
-
-  def test_closed_form_of_the_optimal_plan(self):
-    objective = planning_bound.Objective(
-      0.9, 2.0, budget=50.0, noise_weight=1.0
-    )
-    real, point = objective.optimal()
-    self.assertAlmostEqual(real, 4.437, places=3)
-    self.assertEqual(point.rounds, 4)
-    self.assertAlmostEqual(point.bound, 1.586370, places=6)
-    self.assertAlmostEqual(point.theta, math.sqrt(0.9), places=15)
-    self.assertAlmostEqual(objective.point(1.0, 4).bound, 1.587320, places=6)
-    self.assertAlmostEqual(objective.point(1.05, 4).bound, 1.589908, places=6)
+    variances = [5 * 0.2**2 * np.mean(s**2) / 10 * 25450 for s in stddevs]
+    weights = 0.85 ** np.arange(12, -1, -1)
+    np.testing.assert_allclose(point.noise, 3.0 / 2 * weights @ variances)
 
   @parameterized.parameters(
-    {'contraction': 0.85}, {'contraction': 0.97}, {'contraction': 0.5}
+    (0.85, 2.3, 30.0), (0.9, 2.0, 20.0), (0.97, 20.0, 50.0), (0.5, 1.0, 100.0)
   )
-  def test_no_plan_of_whole_blocks_beats_the_optimal_one(self, contraction):
-    objective = self._objective(
-      dataclasses.replace(GRADIENT, contraction=contraction)
+  def test_search_finds_the_closed_form(self, contraction, gap, epsilon):
+    objective = _objective(
+      calibration='exact',
+      contraction=contraction,
+      initial_gap=gap,
+      epsilon=epsilon,
     )
-    _, best = objective.optimal()
-    self.assertBetween(best.theta, math.sqrt(contraction), 1)
-    for theta in np.geomspace(0.7 * contraction, 1.1, 40):
-      bounds = [
-        objective.point(float(theta), 10 * b).bound for b in range(1, 30)
-      ]
-      self.assertGreaterEqual(min(bounds), best.bound * (1 - 1e-9))
-      _, rounds = objective.best_rounds(float(theta))
-      self.assertEqual(rounds, 10 * (1 + int(np.argmin(bounds))))
+    budget = float(np.sum(objective.noise.stddevs(0.9, 10) ** -2.0))
+    expected = privacy.optimal_plan(
+      contraction, gap, budget, objective.noise_weight
+    )
+    self.assertGreater(expected.rounds, 1)
+    # Wherever it starts from.
+    for start in (None, 0.999):
+      found = objective.optimal(start)
+      self.assertEqual(found.rounds, expected.rounds)
+      self.assertAlmostEqual(found.bound / expected.bound, 1, places=6)
+      self.assertAlmostEqual(found.theta, math.sqrt(contraction), delta=2e-3)
+      self.assertAlmostEqual(
+        found.sigma / expected.initial_stddev, 1, delta=2e-2
+      )
+
+  @parameterized.parameters(
+    ('gradient', 'balanced', 0.85),
+    ('gradient', 'uniform', 0.85),
+    ('gradient', 'balanced', 0.6),
+    ('central', 'balanced', 0.85),
+  )
+  def test_hardly_a_plan_beats_that_of_the_search(
+    self, mechanism, participation, contraction
+  ):
+    objective = _objective(
+      mechanism=mechanism,
+      participation=participation,
+      contraction=contraction,
+      initial_gap=2e3 if mechanism == 'central' else 2.3,
+      epsilon=30.0,
+      learning_rate=0.1,
+      users=20,
+      users_per_round=4,
+    )
+    best = objective.optimal()
+    block = objective.block_rounds
+    self.assertEqual(best.rounds % block, 0)
+    for theta in np.geomspace(contraction, 1.05, 8):
+      for rounds in range(block, 61, 5):
+        bound = objective.point(float(theta), rounds).bound
+        self.assertGreaterEqual(bound, best.bound * 0.98)
+
+  def test_secret_samples_are_searched_coarsely(self):
+    objective = dataclasses.replace(
+      _objective(mechanism='central', users=20, users_per_round=4),
+      coarse=True,
+    )
+    best = objective.optimal()
+    self.assertLess(len(objective.noise.plans()), 25)
+    for other in (objective.point(0.9, 3), objective.point(1.0, 10)):
+      self.assertLess(best.bound, other.bound)
+
+  def test_noise_that_is_no_number_is_the_worst(self):
+    point = _objective().point(1e-30, 1000)
+    self.assertEqual((point.bound, point.noise), (math.inf, math.inf))
+
+  def test_whether_theta_matters(self):
+    self.assertTrue(_objective().theta_matters(0.95, 3))
+    self.assertFalse(_objective(mechanism='laplace').theta_matters(0.95, 3))
 
   def test_thetas_that_are_equal_up_to_rounding_are_one(self):
     self.assertEqual(
@@ -112,7 +139,7 @@ class BoundTest(parameterized.TestCase):
 
   def test_weight_that_underflows(self):
     with self.assertRaisesRegex(ValueError, '^smoothness must leave'):
-      self._objective(dataclasses.replace(GRADIENT, learning_rate=1e-200))
+      planning_bound.noise_weight(1e-320, 1)
 
 
 if __name__ == '__main__':

@@ -16,9 +16,7 @@ from tvdp_tf.planner import report as planning_report
 from tvdp_tf.planner import settings as planning_settings
 from tvdp_tf.planner import text as planning_text
 
-_SETTINGS = planning_settings.PlanSettings(
-  given=frozenset({'users', 'local_steps', 'learning_rate'})
-)
+_SETTINGS = planning_settings.PlanSettings()
 _METRICS = planning_pilot_test.metrics_text()
 _CONFIG = {
   'settings': {'users': 7, 'learning_rate': 0.5, 'local_steps': 3},

@@ -1,5 +1,3 @@
-import dataclasses
-import itertools
 import json
 import math
 import pathlib
@@ -8,67 +6,98 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import privacy
+from tests.planner import plan_cases
+from tvdp_tf import mechanisms, privacy
 from tvdp_tf.planner import files as planning_files
-from tvdp_tf.planner import noise as planning_noise
 from tvdp_tf.planner import report as planning_report
 from tvdp_tf.planner import settings as planning_settings
+from tvdp_tf.planner import simulation
 from tvdp_tf.planner import text as planning_text
 from tvdp_tf.training import settings as training_settings
 
-Settings = planning_settings.PlanSettings
-GRADIENT = Settings(mechanism='gradient')
+_MADE: dict[tuple, planning_report.PlanReport] = {}
 
 
-def _schedule(settings):
-  return planning_noise.calibrated_schedule(settings, settings.calibration)
+def _report(**values):
+  key = tuple(sorted(values.items()))
+  if key not in _MADE:
+    _MADE[key] = planning_report.make_report(plan_cases.settings(**values))
+  return _MADE[key]
 
 
-def _views(settings):
-  views = planning_noise.delivered_views(settings, _schedule(settings))
-  return {view.name: view for view in views}
+class Ball(mechanisms.Mechanism):
+  """A mechanism of one's own."""
 
+  name = 'planned_ball'
+  summary = 'noise on all that there is'
+  unit = 'user'
 
-def _possible_rounds(rounds, block):
-  """Every way to take part once in each block."""
-  starts = range(1, rounds + 1, block)
-  blocks = [range(s, min(s + block, rounds + 1)) for s in starts]
-  return [np.array(chosen) for chosen in itertools.product(*blocks)]
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self._rule = privacy.projection_rule(settings.l2_norm_clip)
+    schedule = privacy.calibrate(
+      *(settings.epsilon, self.delta, settings.theta, settings.rounds),
+      self._rule.value,
+    )
+    self.mechanism = mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)
+
+  @property
+  def sensitivity_on_record(self):
+    return '2 C', True
+
+  def sensitivities(self):
+    return np.full(self.settings.users, self._rule.value)
+
+  def statement(self):
+    return self.sound_statement(
+      self.delivered_views('server', 'server, median client'),
+      'server',
+      why='two points of a ball are no further apart than its diameter',
+      assumptions=(),
+      rule=self._rule,
+    )
 
 
 class SettingsTest(parameterized.TestCase):
-  def test_words_are_those_of_training(self):
-    self.assertEqual(
-      planning_settings.CALIBRATIONS['paper'], training_settings.CALIBRATIONS
-    )
-    self.assertContainsSubset(
-      training_settings.PARTICIPATIONS, planning_settings.PARTICIPATIONS
-    )
-
-  def test_defaults_depend_on_the_mechanism(self):
-    self.assertEqual(Settings().participation, 'uniform')
-    self.assertEqual(Settings().calibration, 'printed')
-    self.assertEqual(GRADIENT.participation, 'balanced')
-    self.assertEqual(GRADIENT.calibration, 'exact')
+  def test_are_those_of_training(self):
+    training = training_settings.TrainingSettings(rounds=3, mechanism='central')
+    settings = planning_settings.PlanSettings.of(training)
+    self.assertEqual(vars(settings) | vars(training), vars(settings))
+    self.assertIs(planning_settings.PlanSettings.of(settings), settings)
+    report = planning_report.make_report(training)
+    self.assertEqual(report.settings.contraction, 0.85)
+    self.assertEqual(report.settings.initial_gap, math.log(10))
 
   def test_what_is_given_is_not_assumed(self):
-    settings = Settings(given=frozenset({'contraction', 'learning_rate'}))
+    settings = plan_cases.settings(given=frozenset({'contraction'}))
     self.assertNotIn('contraction', settings.assumed)
-    self.assertIn('dimension', settings.assumed)
-    self.assertEqual(settings.unused, ('learning_rate',))
+    self.assertIn('smoothness', settings.assumed)
 
   @parameterized.parameters(
     ({'users_per_round': 101}, 'users_per_round must be an integer from 1'),
-    ({'delta': 1e-310}, 'delta must be a number >= 1e-300'),
-    ({'l2_norm_clip': 1e308}, 'l2_norm_clip must leave'),
-    ({'mechanism': 'none'}, 'mechanism must be one of'),
-    ({'participation': 'once'}, 'participation must be one of'),
-    ({'calibration': 'guess'}, 'calibration must be one of'),
+    ({'contraction': 1.0}, 'contraction must be'),
+    ({'initial_gap': -1.0}, 'initial_gap must be'),
+    ({'smoothness': 0.0}, 'smoothness must be'),
+    ({'examples_per_user': 0}, 'examples_per_user must be'),
+    ({'dimension': 1.5}, 'dimension must be'),
+    ({'rounds': 10**6}, 'rounds must be an integer from 1 to 100000'),
+    ({'rounds': 10**5, 'users': 10**6}, 'users must be at most 1000'),
     ({'mechanism': 'gradient', 'calibration': 'tight'}, 'calibration must be'),
   )
   def test_bad_values(self, values, message):
     with self.assertRaisesRegex(ValueError, f'^{message}'):
-      Settings(**values)
+      plan_cases.settings(**values)
+
+  @parameterized.parameters(
+    ({'users': 60001}, 'users must be at most the number of training'),
+    ({'model': 'svm'}, 'model must be mlp or cnn for 10 classes'),
+    ({'dataset': 'digits', 'model': 'cnn'}, 'model must be mlp or svm for'),
+    ({'epsilon': 1e-300}, 'epsilon must'),
+    ({'theta': 1e-30, 'rounds': 1000}, 'theta must leave the noise of all'),
+  )
+  def test_what_does_not_fit(self, values, message):
+    with self.assertRaisesRegex(ValueError, f'^{message}'):
+      planning_report.make_report(plan_cases.settings(**values))
 
 
 class NoiseTest(parameterized.TestCase):
@@ -80,210 +109,156 @@ class NoiseTest(parameterized.TestCase):
     (1.1, 0.00631),
   )
   def test_printed_noise_of_the_papers_settings(self, theta, stddev):
-    schedule = _schedule(Settings(theta=theta))
-    self.assertAlmostEqual(schedule.initial_stddev, stddev, delta=5.1e-6)
+    noise = _report(theta=theta).noise[0]
+    self.assertEqual(noise.calibration, 'printed')
+    self.assertAlmostEqual(noise.noise_stddevs[0], stddev, delta=5.1e-6)
 
-  @parameterized.parameters(('tight', 1.2822), ('exact', 3.4547))
-  def test_noise_over_printed(self, calibration, ratio):
-    for theta in (0.9, 1, 1.1):
-      printed = _schedule(Settings(theta=theta))
-      other = _schedule(Settings(theta=theta, calibration=calibration))
-      self.assertAlmostEqual(
-        other.initial_stddev / printed.initial_stddev, ratio, places=4
-      )
+  def test_noise_over_printed(self):
+    stddevs = {n.calibration: n.noise_stddevs[0] for n in _report().noise}
+    self.assertAlmostEqual(
+      stddevs['tight'] / stddevs['printed'], 1.2822, places=4
+    )
+    self.assertAlmostEqual(
+      stddevs['exact'] / stddevs['printed'], 3.4547, places=4
+    )
 
   def test_which_calibrations_are_unsound(self):
     for users, unsound in ((100, {'printed', 'tight'}), (10, {'printed'})):
-      settings = Settings(users=users)
-      noise = [
-        planning_noise.calibrated_noise(settings, name)
-        for name in planning_settings.CALIBRATIONS['paper']
-      ]
-      self.assertEqual({n.calibration for n in noise if not n.sound}, unsound)
-      for n in noise:
+      report = _report(users=users)
+      self.assertEqual(
+        {n.calibration for n in report.noise if not n.sound}, unsound
+      )
+      for n in report.noise:
         if n.sound:
-          self.assertLessEqual(n.delivered, settings.epsilon)
+          self.assertLessEqual(n.delivered, report.settings.epsilon)
 
-  @parameterized.parameters(0.8, 0.95, 1.0, 1.1)
-  def test_nobody_pays_more_than_the_worst_user(self, theta):
-    for rounds, block in ((1, 3), (3, 3), (7, 3), (9, 3), (5, 1)):
-      worst = planning_noise.worst_rounds(theta, rounds, block)
-      possible = _possible_rounds(rounds, block)
-      spent = [np.sum(theta ** (1.0 - taken)) for taken in possible]
-      self.assertAlmostEqual(np.sum(theta ** (1.0 - worst)), max(spent))
-      self.assertIn(worst.tolist(), [taken.tolist() for taken in possible])
-
-  @parameterized.product(
-    theta=(0.9, 1.0, 1.05),
-    rounds=(20, 34),
-    calibration=('exact', 'rdp', 'pld'),
-  )
-  def test_the_worst_user_of_gradient_meets_the_target(
-    self, theta, rounds, calibration
-  ):
-    settings = dataclasses.replace(
-      GRADIENT, theta=theta, rounds=rounds, calibration=calibration, epsilon=2.0
-    )
-    schedule = _schedule(settings)
-    multipliers = schedule.noise_multipliers(2 * 1.0 / 600)
-    taken = planning_noise.worst_rounds(theta, rounds, 10)
-    # Every local step is a release.
-    released = np.repeat(multipliers[taken - 1], settings.local_steps)
-    delivered = privacy.delivered_epsilon(released, settings.delta, calibration)
-    self.assertBetween(delivered, 0.99 * 2.0, 2.0 * (1 + 1e-12))
-    if calibration == 'exact':
-      self.assertAlmostEqual(delivered, 2.0, places=9)
-      z = privacy.gaussian_noise_multiplier(2.0, settings.delta)
-      self.assertAlmostEqual(np.sum(released**-2.0) * z * z, 1, places=9)
-
-  @parameterized.parameters('uniform', 'poisson')
-  def test_luck_is_not_counted_as_privacy(self, participation):
-    settings = dataclasses.replace(
-      GRADIENT, theta=0.95, participation=participation
-    )
-    multipliers = _schedule(settings).noise_multipliers(1 / 300)
-    released = np.repeat(multipliers, settings.local_steps)
-    self.assertAlmostEqual(
-      privacy.delivered_epsilon(released, 1e-3, 'exact'), 10, places=9
-    )
-
-  @parameterized.parameters(
-    {'epsilon': 1e-300}, {'theta': 1e-30, 'rounds': 1000}
-  )
-  def test_noise_that_is_no_number(self, **values):
-    with self.assertRaisesRegex(
-      ValueError, f'^{next(iter(values))} must leave'
+  def test_only_what_the_mechanism_allows(self):
+    for mechanism, calibrations in (
+      ('gradient', ['exact', 'rdp', 'pld']),
+      ('laplace', ['']),
     ):
-      _schedule(Settings(**values))
+      noise = _report(mechanism=mechanism).noise
+      self.assertEqual([n.calibration for n in noise], calibrations)
+      self.assertAlmostEqual(noise[0].delivered, 10, places=6)
 
+  def test_a_calibration_out_of_reach_is_said_to_be(self):
+    def run(settings, population):
+      if settings.calibration == 'rdp':
+        raise ValueError('epsilon must be within reach')
+      return original(settings, population)
 
-class DeliveredTest(parameterized.TestCase):
-  def test_papers_settings(self):
-    views = _views(Settings())
-    none, visible = views['none'].epsilons, views['visible'].epsilons
-    poisson = views['poisson'].epsilons
-    self.assertAlmostEqual(none['exact'], 61.6311, delta=1e-4)
-    self.assertAlmostEqual(none['pld'], 61.6311, delta=1e-3)
-    self.assertAlmostEqual(none['rdp'], 65.843, delta=0.01)
-    self.assertAlmostEqual(visible['exact'], 16.4736, delta=1e-4)
-    self.assertAlmostEqual(visible['pld'], 16.4736, delta=1e-3)
-    self.assertAlmostEqual(visible['rdp'], 19.6256, delta=0.01)
-    self.assertAlmostEqual(poisson['pld'], 6.6752, delta=2e-3)
-    self.assertAlmostEqual(poisson['rdp'], 8.2929, delta=0.01)
-    self.assertIsNone(poisson['exact'])
-
-  @parameterized.parameters(
-    (0.9, 15.2), (0.95, 13.1), (1, 11.3), (1.05, 13.0), (1.1, 14.8)
-  )
-  def test_worst_user_of_balanced_participation(self, theta, epsilon):
-    view = _views(Settings(theta=theta, participation='balanced'))['balanced']
-    self.assertAlmostEqual(view.epsilons['exact'], epsilon, delta=0.06)
-
-  def test_unequal_noise_has_no_exact_visible_accountant(self):
-    view = _views(Settings(theta=0.9))['visible']
-    self.assertIsNone(view.epsilons['exact'])
-    self.assertAlmostEqual(view.epsilons['pld'], 19.3947, delta=5e-3)
-
-  def test_every_local_step_counts(self):
-    settings = dataclasses.replace(GRADIENT, theta=0.95, rounds=20)
-    multipliers = _schedule(settings).noise_multipliers(1 / 300)
-    views = _views(settings)
-    for name, rounds in (('none', slice(None)), ('balanced', [9, 19])):
-      released = np.repeat(multipliers[rounds], settings.local_steps)
-      for accountant, epsilon in views[name].epsilons.items():
-        self.assertAlmostEqual(
-          epsilon / privacy.delivered_epsilon(released, 1e-3, accountant), 1
-        )
-    self.assertAlmostEqual(views['balanced'].epsilons['exact'], 10)
-
-  def test_slow_accountants_are_left_out(self):
-    views = _views(Settings(theta=0.999, rounds=201))
-    self.assertIsNone(views['visible'].epsilons['pld'])
-    self.assertIsNotNone(views['visible'].epsilons['rdp'])
-    self.assertIsNotNone(views['none'].epsilons['pld'])
-
-  def test_everybody_in_every_round_has_one_view(self):
-    self.assertEqual(list(_views(Settings(users=10))), ['none'])
-
-  @parameterized.product(
-    mechanism=planning_settings.MECHANISMS,
-    participation=planning_settings.PARTICIPATIONS,
-  )
-  def test_only_what_is_proven_and_happens_is_guaranteed(
-    self, mechanism, participation
-  ):
-    settings = Settings(mechanism=mechanism, participation=participation)
-    guaranteed = {
-      name
-      for name, view in _views(settings).items()
-      if view.promise.startswith(planning_noise.GUARANTEED)
-    }
-    allowed = {
-      'paper': set(),
-      'gradient': {
-        'none',
-        'balanced' if participation == 'balanced' else 'visible',
-      },
-    }
-    self.assertEqual(guaranteed, allowed[mechanism])
+    original = simulation.run
+    with mock.patch.object(simulation, 'run', run):
+      report = planning_report.make_report(plan_cases.settings())
+    self.assertIn('within reach', planning_text.describe(report))
+    json.dumps(report.to_json_dict(), allow_nan=False)
 
 
 class ReportTest(parameterized.TestCase):
   @parameterized.product(
-    calibration=planning_settings.CALIBRATIONS['paper'], users=(10, 100)
+    calibration=mechanisms.Paper.calibrations('uniform'), users=(10, 100)
   )
   def test_the_paper_is_never_a_guarantee(self, calibration, users):
-    report = planning_report.make_report(
-      Settings(calibration=calibration, users=users)
-    )
+    report = _report(calibration=calibration, users=users)
     self.assertFalse(report.statement.holds)
     text = planning_text.describe(report)
     self.assertIn('NOT PROVEN', text)
+    self.assertIn('600 times larger' if users == 100 else 'larger', text)
+    self.assertIn('Verdict: NO GUARANTEE', text)
     self.assertNotIn('HOLDS', text)
-    self.assertNotIn('guaranteed', text)
 
-  def test_gradient_is(self):
-    report = planning_report.make_report(GRADIENT)
-    self.assertTrue(report.statement.holds)
-    self.assertEqual(report.statement.view, 'balanced')
-    self.assertIsNone(report.moment_claim)
-    self.assertIn('Verdict: HOLDS', planning_text.describe(report))
+  @parameterized.parameters(('gradient', 'continuous'), ('central', 'discrete'))
+  def test_what_is_proven_holds(self, mechanism, noise):
+    report = _report(mechanism=mechanism, users=20, rounds=6, delta=1e-6)
+    self.assertTrue(report.statement.holds, report.statement.reason)
+    text = planning_text.describe(report)
+    self.assertIn(': PROVEN', text)
+    self.assertIn('Verdict: HOLDS', text)
+    self.assertRegex(text, rf'\n  noise +{noise};')
+
+  def test_a_seeded_run_is_a_simulation(self):
+    report = _report(mechanism='gradient', seed=1)
+    self.assertFalse(report.statement.holds)
+    text = planning_text.describe(report)
+    self.assertIn('this was a simulation', text)
+    # Its cohorts are those of training.
+    self.assertNotIn('training draws anew', text)
+    text = planning_text.describe(_report(mechanism='gradient'))
+    self.assertIn('drawn with public seed 0', text)
+    secret = _report(mechanism='central', users=20, rounds=6, delta=1e-6)
+    self.assertNotIn('public seed 0', planning_text.describe(secret))
+
+  def test_without_noise(self):
+    report = _report(mechanism='none')
+    self.assertEqual(report.asked.asked.noise, 0)
+    text = planning_text.describe(report)
+    self.assertIn('there is no noise to plan', text)
+    self.assertIn('Verdict: NO GUARANTEE', text)
+    self.assertNotIn('sigma', text)
+
+  def test_theta_is_not_compared_where_it_does_not_matter(self):
+    report = _report(mechanism='laplace')
+    self.assertLen(report.plans, 1)
+    text = planning_text.describe(report)
+    self.assertIn('not used by this mechanism', text)
+
+  def test_a_mechanism_of_ones_own(self):
+    self.addCleanup(mechanisms.MECHANISMS.pop, Ball.name, None)
+    report = _report(mechanism=Ball, delta=1e-6)
+    text = planning_text.describe(report)
+    self.assertIn('planned_ball: noise on all that there is', text)
+    self.assertIn('Verdict: HOLDS', text)
+    self.assertAlmostEqual(report.optimal.theta, math.sqrt(0.85), delta=2e-3)
+
+  def test_what_is_not_there(self):
+    report = planning_report.make_report(
+      plan_cases.settings(
+        dataset='tfds:no_such_set', examples_per_user=50, dimension=7
+      )
+    )
+    self.assertEqual(report.population.num_parameters, 7)
+    self.assertEqual(set(report.population.examples_per_user), {50})
+
+  def test_a_hopeless_plan_is_called_out(self):
+    values = {
+      'mechanism': 'gradient',
+      'learning_rate': 0.1,
+      'epsilon': 8.0,
+      'contraction': 0.9,
+    }
+    report = _report(**values, theta=0.95)
+    self.assertEmpty(report.warnings)
+    self.assertNotIn('WARNING: theta', planning_text.describe(report))
+    # The budget goes into the last rounds, and the first ones drown.
+    report = _report(**values, theta=1.1, rounds=300)
+    text = ' '.join(planning_text.describe(report).split())
+    self.assertIn('it promises no progress', text)
+    self.assertIn('WARNING: theta = 1.1 over 300 rounds has a bound', text)
 
   @parameterized.parameters(
-    Settings(theta=0.95),
-    Settings(theta=1.1, participation='balanced', calibration='rdp'),
-    dataclasses.replace(GRADIENT, theta=0.9, rounds=34),
+    {'theta': 0.95},
+    {'theta': 1.1, 'participation': 'balanced', 'calibration': 'rdp'},
+    {'mechanism': 'gradient', 'theta': 0.9, 'rounds': 34},
+    {'mechanism': 'laplace'},
+    {'mechanism': 'none'},
+    {'mechanism': 'central', 'users': 20, 'rounds': 6, 'delta': 1e-6},
   )
-  def test_text_fits_a_terminal(self, settings):
-    text = planning_text.describe(planning_report.make_report(settings))
+  def test_text_fits_a_terminal(self, **values):
+    text = planning_text.describe(_report(**values))
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
+    self.assertEndsWith(text.splitlines()[-1], text.splitlines()[-1].rstrip())
 
-  def test_a_calibration_out_of_reach_is_said_to_be(self):
-    def calibrated(settings, calibration):
-      if calibration == 'rdp':
-        raise ValueError('epsilon must be within reach')
-      return original(settings, calibration)
-
-    original = planning_noise.calibrated_schedule
-    with mock.patch.object(planning_noise, 'calibrated_schedule', calibrated):
-      report = planning_report.make_report(Settings())
-    self.assertIn('within reach', planning_text.describe(report))
-    json.dumps(report.to_json_dict(), allow_nan=False)
-
-  def test_infinity_is_written_as_a_word(self):
-    report = planning_report.make_report(Settings(theta=1e-6, rounds=50))
+  @parameterized.parameters(*mechanisms.MECHANISMS)
+  def test_infinity_is_written_as_a_word(self, mechanism):
+    report = _report(mechanism=mechanism, users=20, rounds=6, delta=1e-6)
     values = json.loads(json.dumps(report.to_json_dict(), allow_nan=False))
-    asked = next(
-      t['asked'] for t in values['plan']['thetas'] if t['asked']['theta'] < 0.1
-    )
-    self.assertGreater(asked['noise'], 1e100)
-    infinite = dataclasses.replace(report, moment_claim=math.inf)
-    self.assertEqual(infinite.to_json_dict()['moment_claim'], 'inf')
+    self.assertEqual(values['settings']['mechanism'], mechanism)
+    if mechanism == 'none':
+      self.assertEqual(values['calibrations'][0]['delivered'], 'inf')
 
 
 class FilesTest(parameterized.TestCase):
   def test_nothing_half_written(self):
-    report = planning_report.make_report(Settings())
     folder = pathlib.Path(self.create_tempdir().full_path)
     with (
       mock.patch.object(
@@ -293,8 +268,14 @@ class FilesTest(parameterized.TestCase):
         ValueError, '^output_dir must be writable.*: full'
       ),
     ):
-      planning_files.write(report, folder / 'plan')
+      planning_files.write(_report(), folder / 'plan')
     self.assertEmpty(list(folder.iterdir()))
+
+  @parameterized.parameters('none', 'laplace', 'gradient')
+  def test_of_any_mechanism(self, mechanism):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'plan')
+    planning_files.write(_report(mechanism=mechanism), folder)
+    self.assertLen(list(folder.iterdir()), 3)
 
 
 if __name__ == '__main__':

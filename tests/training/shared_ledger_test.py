@@ -16,6 +16,7 @@ from tvdp_tf.privacy import ledger_audit
 from tvdp_tf.training import (
   best_run,
   federation,
+  population,
   rounds,
   run_folder,
   selection,
@@ -218,7 +219,7 @@ class CompanyTest(SharedTestCase):
       federation.data_on_record(settings, 7, [4, 3]),
     ]
     with mock.patch.object(
-      federation.partitions, 'iid', lambda n, users, seed: []
+      population.partitions, 'iid', lambda n, users, seed: []
     ):
       others.append(federation.data_on_record(settings, 7, [3, 4]))
     self.assertLen({words, *others}, 4)

@@ -27,7 +27,9 @@ _MOST_TRIALS = 10_000_000
 def _audited() -> list[str]:
   """The mechanisms of which one client's releases can be simulated."""
   return [
-    name for name, kind in mechanisms.MECHANISMS.items() if kind.graph.NOISE_ON
+    name
+    for name, kind in mechanisms.MECHANISMS.items()
+    if kind.graph.CLIENT_RELEASES
   ]
 
 
@@ -37,7 +39,7 @@ class AuditSettings:
 
   Attributes:
     mechanism: Name of a mechanism whose clients add noise by themselves
-      (`GraphMechanism.NOISE_ON`).
+      (`GraphMechanism.CLIENT_RELEASES`).
     client: Whose releases: one of `CLIENTS`, see `client_pairs`.
     examples: n = |D_k|, at least 2; None for the client's default.
     epsilon: The claim: the target that the noise is calibrated to.

@@ -9,8 +9,8 @@ import numpy as np
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.attacks import audit_settings
-from tvdp_tf.learning import participation
 from tvdp_tf.privacy import noise_distance
+from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
 
@@ -25,16 +25,6 @@ class Delivered:
 
   epsilon: float
   sensitivity: privacy.SensitivityRule
-
-
-class _Client:
-  """A population of one client, which takes part in every round."""
-
-  participation = participation.UniformParticipation(1, 1, 0)
-  num_parameters = 0
-
-  def __init__(self, examples: int):
-    self.examples_per_user = np.array([examples], np.int64)
 
 
 @contextlib.contextmanager
@@ -74,7 +64,11 @@ def build_mechanism(
     **{name: getattr(settings, name) for name in audit_settings.OF_TRAINING},
   )
   with _named_after_a_flag(settings):
-    return mechanisms.build(training, _Client(settings.num_examples)).mechanism
+    # One client; with no value to draw, so that the noise is taken for exact.
+    alone = population.Population(
+      population.draw(training, 0), np.array([settings.num_examples]), 0
+    )
+    return mechanisms.build(training, alone).mechanism
 
 
 def delivered_epsilons(

@@ -236,5 +236,5 @@ def build(
   learning_rate: float,
 ) -> Releases:
   """The client's uploads under the mechanism."""
-  releases = _BY_NOISE[mechanism.NOISE_ON]
+  releases = _BY_NOISE[mechanism.CLIENT_RELEASES]
   return releases(pair, mechanism, local_steps, learning_rate)

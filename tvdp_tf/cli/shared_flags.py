@@ -10,7 +10,6 @@ from absl import flags
 
 from tvdp_tf import mechanisms
 from tvdp_tf.learning import datasets
-from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import settings
 
 _DEFAULTS = {
@@ -18,11 +17,11 @@ _DEFAULTS = {
   for field in dataclasses.fields(settings.TrainingSettings)
 }
 
-_DISCRETE = [
+_CHOOSE_NOISE = tuple(
   name
-  for name, kind in mechanisms.MECHANISMS.items()
-  if noise_distance.DISCRETE in kind.noises
-]
+  for name, mechanism in mechanisms.MECHANISMS.items()
+  if len(mechanism.noises) > 1
+)
 
 # Field -> (kind of flag, help); an enum's kind is its choices.
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
@@ -46,7 +45,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'mechanism': (
     settings.MECHANISMS,
     '; '.join(
-      f'{name}: {kind.summary}' for name, kind in mechanisms.MECHANISMS.items()
+      f'{name}: {mechanism.summary}'
+      for name, mechanism in mechanisms.MECHANISMS.items()
     )
     + '.',
   ),
@@ -74,8 +74,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
   'l2_norm_clip': (
     'float',
-    'C, the norm that parameters are projected to; with --mechanism=central '
-    'the norm that updates are clipped to.',
+    'C, the norm that parameters are projected to, or that updates are clipped '
+    'to where the noise is on their sum.',
   ),
   'example_l2_norm_clip': (
     'float',
@@ -102,10 +102,10 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'noise': (
     settings.NOISES,
-    f'Of {" and ".join(_DISCRETE)}: discrete noise is exact, on a grid '
-    'of integers, from a cryptographic generator; continuous noise is in '
-    'floating point. By default discrete on the compiled runtime without a '
-    'seed.',
+    'How the noise is drawn: discrete noise is exact, on a grid of integers, '
+    'from a cryptographic generator; continuous noise is in floating point. '
+    f'With --mechanism={" or ".join(_CHOOSE_NOISE)} there is a choice, by '
+    'default discrete on the compiled runtime without a seed.',
   ),
   'refinement': (
     settings.REFINEMENTS,

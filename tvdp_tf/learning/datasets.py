@@ -46,6 +46,21 @@ class Dataset:
   num_classes: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Facts:
+  """What is public of a data set before it is loaded.
+
+  Attributes:
+    examples: Size of the training part.
+    input_shape: Shape of an example's features.
+    num_classes: Number of classes.
+  """
+
+  examples: int
+  input_shape: tuple[int, ...]
+  num_classes: int
+
+
 def _load_digits(data_dir: str | None) -> Dataset:
   del data_dir  # Embedded in scikit-learn.
   from sklearn import datasets as sklearn_datasets  # noqa: PLC0415
@@ -188,19 +203,25 @@ def _load_adult(data_dir: str | None) -> Dataset:
   return _dataset('adult', *parts, adult.encode)
 
 
-# Shape of an example, and number of classes.
+_FACTS = {
+  'digits': Facts(1437, (8, 8, 1), 10),
+  'mnist': Facts(60_000, (28, 28, 1), 10),
+  'fashion_mnist': Facts(60_000, (28, 28, 1), 10),
+  'cifar10': Facts(50_000, (32, 32, 3), 10),
+  'adult': Facts(32_561, (108,), 2),
+}
 _GENERATED = {
-  'generated_mnist': ((28, 28, 1), 10),
-  'generated_fashion_mnist': ((28, 28, 1), 10),
-  'generated_cifar10': ((32, 32, 3), 10),
-  'generated_adult': ((108,), 2),
+  f'generated_{name}': dataclasses.replace(facts, examples=400)
+  for name, facts in _FACTS.items()
+  if name != 'digits'
 }
 
 
 def _generate(name: str, data_dir: str | None) -> Dataset:
   """A few noisy copies of a random prototype of each class."""
   del data_dir
-  shape, num_classes = _GENERATED[name]
+  facts = _GENERATED[name]
+  shape, num_classes = facts.input_shape, facts.num_classes
   rng = np.random.default_rng(0)
   prototypes = rng.random([num_classes, *shape])
 
@@ -209,7 +230,7 @@ def _generate(name: str, data_dir: str | None) -> Dataset:
     noisy = prototypes[labels] + rng.normal(0, 0.3, [size, *shape])
     return np.clip(noisy, 0, 1).astype(np.float32), labels
 
-  train_features, train_labels = draw(400)
+  train_features, train_labels = draw(facts.examples)
   test_features, test_labels = draw(100)
   return Dataset(
     name=name,
@@ -229,6 +250,7 @@ LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'adult': _load_adult,
   **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
+_BUILT_IN = dict(LOADERS)
 _TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
 
 
@@ -262,3 +284,29 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
   """
   match = _TFDS.fullmatch(check_name(name))
   return _load_images(match[1], data_dir) if match else LOADERS[name](data_dir)
+
+
+def facts(name: str, data_dir: str | None = None) -> Facts:
+  """What is public of a data set, without TensorFlow where that is known.
+
+  Args:
+    name: As of `load`.
+    data_dir: The same.
+
+  Returns:
+    The facts; of tfds:NAME and of loaders of your own, of the data that `load`
+    returns.
+
+  Raises:
+    ValueError: If there is no such data set.
+    DatasetUnavailableError: If it has to be loaded and cannot be.
+  """
+  known = (_FACTS | _GENERATED).get(check_name(name))
+  if known is not None and LOADERS[name] is _BUILT_IN[name]:
+    return known
+  dataset = load(name, data_dir)
+  return Facts(
+    len(dataset.train_labels),
+    dataset.train_features.shape[1:],
+    dataset.num_classes,
+  )

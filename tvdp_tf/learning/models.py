@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tvdp_tf.learning import model_sizes
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
@@ -71,10 +73,7 @@ def build_svm(
   Raises:
     ValueError: If there are not two classes.
   """
-  if num_classes != 2:
-    raise ValueError(
-      f'model must be mlp or cnn for {num_classes} classes, got svm'
-    )
+  model_sizes.check_svm(num_classes)
   del seed  # The problem is convex: it starts from zero.
   return tf.keras.Sequential(
     [
@@ -98,11 +97,7 @@ def build_cnn(
     ValueError: If the input is not an image [height, width, channels] of at
       least 16 x 16.
   """
-  if len(input_shape) != 3 or min(input_shape[:2]) < 16:
-    raise ValueError(
-      'model must be mlp or svm for inputs that are not images of at least '
-      f'16 x 16, got cnn for {tuple(input_shape)}'
-    )
+  model_sizes.check_cnn(input_shape)
   layers = tf.keras.layers
 
   def initializer(offset):

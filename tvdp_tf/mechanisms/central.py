@@ -94,7 +94,8 @@ class Central(contract.Mechanism):
   """
 
   name = 'central'
-  summary = "noise on the sum of the users' updates, a trusted server"
+  summary = 'noise on the sum of the updates, a trusted server'
+  noise_on = 'the mean of the updates'
   graph = CentralMechanism
   unit = 'user'
   adjacencies = (sensitivity.ADD_OR_REMOVE_ONE,)

@@ -65,7 +65,8 @@ class Mechanism(abc.ABC):
 
   Attributes:
     name: Of the mechanism, as in `--mechanism`.
-    summary: What it is, in a few words for `--help`.
+    summary: Where its noise is added, in a few words, for --help and reports.
+    noise_on: What the noise of a release is added to.
     graph: The type of `mechanism`.
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
@@ -94,7 +95,8 @@ class Mechanism(abc.ABC):
   """
 
   name: ClassVar[str]
-  summary: ClassVar[str] = ''
+  summary: ClassVar[str] = 'a mechanism of your own'
+  noise_on: ClassVar[str] = 'what is released'
   graph: ClassVar[type[GraphMechanism]] = GraphMechanism
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
@@ -244,6 +246,11 @@ class Mechanism(abc.ABC):
   @abc.abstractmethod
   def sensitivity_on_record(self) -> tuple[str, bool]:
     """What the noise is relative to, with numbers; and whether it is proven."""
+
+  @property
+  def proven_rule(self) -> sensitivity.SensitivityRule | None:
+    """A proven sensitivity of its releases, where its own is not proven."""
+    return None
 
   def ledger_run(
     self, settings_digest: bytes, run_id: str, selection: str = ''

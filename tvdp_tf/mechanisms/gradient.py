@@ -33,7 +33,7 @@ class GradientMechanism(contract.GraphMechanism):
     noise: One of `noise_distance.NOISES`.
   """
 
-  NOISE_ON = interfaces.GRADIENTS
+  CLIENT_RELEASES = interfaces.GRADIENTS
 
   schedule: privacy.NoiseSchedule
   example_l2_norm_clip: float
@@ -98,6 +98,7 @@ class Gradient(contract.Mechanism):
 
   name = 'gradient'
   summary = 'noise in every local step, a guarantee'
+  noise_on = 'the mean gradient'
   graph = GradientMechanism
   clips_examples = True
   adjacencies = _ADJACENCIES

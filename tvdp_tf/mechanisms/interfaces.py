@@ -9,7 +9,7 @@ import numpy as np
 from tvdp_tf.learning import participation
 from tvdp_tf.privacy import sensitivity
 
-# What a client adds noise to.
+# What a client releases under noise of its own.
 MODEL = 'model'
 GRADIENTS = 'gradients'
 
@@ -41,14 +41,14 @@ class GraphMechanism:
 
   Attributes:
     IN_STATE: Names of the fields that are in the state.
-    NOISE_ON: What a client adds Gaussian noise to, by which its releases can be
-      simulated: `MODEL`, its projected parameters before the upload;
-      `GRADIENTS`, the mean of clipped gradients in every local step. Empty if
-      it is neither.
+    CLIENT_RELEASES: What a client releases under Gaussian noise of its own, so
+      that it can be simulated alone: `MODEL`, its projected parameters at the
+      end of a round; `GRADIENTS`, the mean of clipped gradients in every local
+      step. Empty if it is neither.
   """
 
   IN_STATE: ClassVar[tuple[str, ...]] = ('schedule',)
-  NOISE_ON: ClassVar[str] = ''
+  CLIENT_RELEASES: ClassVar[str] = ''
 
   def parts(self, build: Any) -> Any:
     """What it puts into the learning process.

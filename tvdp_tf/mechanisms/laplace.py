@@ -75,7 +75,8 @@ class Laplace(contract.Mechanism):
   """The same Laplace noise in every round; pure epsilon."""
 
   name = 'laplace'
-  summary = 'the same as paper with Laplace noise'
+  summary = 'Laplace noise on the parameters before upload'
+  noise_on = 'the parameters'
   graph = LaplaceMechanism
   is_sound = False
   takes_schedule = False

@@ -48,7 +48,8 @@ class Noiseless(contract.Mechanism):
   """Everything is released bare."""
 
   name = 'none'
-  summary = 'no privacy'
+  summary = 'no noise, no privacy'
+  noise_on = 'nothing'
   graph = NoMechanism
   is_sound = False
   takes_schedule = False

@@ -26,7 +26,7 @@ class PaperMechanism(contract.GraphMechanism):
     l2_norm_clip: C.
   """
 
-  NOISE_ON = interfaces.MODEL
+  CLIENT_RELEASES = interfaces.MODEL
 
   schedule: privacy.NoiseSchedule
   l2_norm_clip: float
@@ -80,6 +80,7 @@ class Paper(contract.Mechanism):
 
   name = 'paper'
   summary = 'noise on the parameters before upload'
+  noise_on = 'the parameters'
   graph = PaperMechanism
   is_sound = False
 
@@ -143,6 +144,11 @@ class Paper(contract.Mechanism):
       f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
       False,
     )
+
+  @property
+  def proven_rule(self) -> sensitivity.SensitivityRule:
+    """2 C: any two points of the ball."""
+    return sensitivity.projection_rule(self.settings.l2_norm_clip)
 
   def sensitivities(self) -> np.ndarray:
     """By the paper's rule."""

@@ -1,40 +1,37 @@
-r"""What a plan costs: the corrected convergence bound over theta and rounds.
+r"""What a plan costs: the convergence bound over theta and rounds.
 
-  bound(theta, M) = A^M Theta + c0 sum_m A^(M-m) v_m,  v_m = theta^(m-1) sigma^2
+  bound(theta, M) = A^M Theta + (L d / 2) sum_m A^(M-m) s_m^2
 
-The budget B = sum of 1/v_m over the rounds that the worst user pays for is that
-of the chosen calibration, whatever theta and M are, so that every plan that is
-compared buys the same privacy. c0 = L d / (2 K) is what a unit of v_m adds to
-the bound through the mean of K clients, times eta^2 tau where the noise is on
-the gradients of tau steps, which are taken to be non-expansive.
+with s_m the standard deviation of the noise in each parameter of the mean of
+round m. It comes from the mechanism, which is calibrated anew to the target for
+every theta and M: so it is right for any mechanism and participation, and all
+plans that are compared buy the same privacy. If every round costs the client
+that pays most, this is the objective of the paper's Corollary 2, corrected, and
+its best theta is sqrt(A): `privacy.optimal_plan`.
 
-If every round is paid for, this is the objective of the paper's Corollary 2,
-corrected, and its best theta is sqrt(A). If a user pays for one round in a
-block of n = U/K, a block is as one round of the same problem with A^n, theta^n
-and the factor S(theta, A, n) max(1, theta^(1-n)) on c0. That factor falls up to
-theta = 1, so that the best theta lies in [sqrt(A), 1].
+The search goes to and fro between M and theta until both stay. With balanced
+participation M is a multiple of U/K, and a user pays for one round in a block.
 """
 
 import dataclasses
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
+import tqdm
+from scipy import optimize
 
-from tvdp_tf import privacy
-from tvdp_tf.planner import noise as planning_noise
 from tvdp_tf.planner import settings as planning_settings
+from tvdp_tf.planner import simulation
+from tvdp_tf.training import population as population_lib
 
 _THETAS = (0.9, 0.95, 1.0, 1.05, 1.1)
-
-# Powers and coefficients beyond these decide nothing: a block leaves nothing of
-# the gap, or one block is best.
-_MOST_LOG = 100.0
-_SEARCH_POINTS = 41
-_SEARCHES = 3
-_CURVE_POINTS = 150
-_LONGEST_CURVE = 5000
+# A gap that has shrunk to this is none: more rounds are not tried, nor more
+# than a minute would be enough for.
+_LEAST_DECAY = 1e-9
+_MOST_ROUNDS = 2000
+_PASSES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +44,8 @@ class BoundPoint:
     bound: Of F(w(M)) - F*.
     decay: A^M Theta.
     noise: The rest of the bound.
-    sigma: Noise standard deviation of round 1 that keeps to the budget.
+    sigma: Standard deviation of the noise in the mean of round 1.
+    last_sigma: The same of round M.
   """
 
   theta: float
@@ -56,6 +54,7 @@ class BoundPoint:
   decay: float
   noise: float
   sigma: float
+  last_sigma: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +63,16 @@ class ThetaPlan:
 
   Attributes:
     asked: The bound at the number of rounds that was asked for.
-    best: The bound at the best number of rounds, whole blocks.
-    best_real: M*, the best number of rounds among the real numbers.
+    best: The bound at the best number of rounds.
   """
 
   asked: BoundPoint
   best: BoundPoint
-  best_real: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-  """What were best if A and Theta were others, at the same budget.
+  """The best plan if A and Theta were others.
 
   Attributes:
     contraction: A.
@@ -90,6 +87,59 @@ class Alternative:
   bound: float
 
 
+class Noise:
+  """The noise of every round of the plans that were looked at so far."""
+
+  def __init__(
+    self,
+    settings: planning_settings.PlanSettings,
+    population: population_lib.Population,
+    progress: bool = False,
+  ):
+    """Starts with none.
+
+    Args:
+      settings: Of the run; theta and rounds vary.
+      population: Its users.
+      progress: Whether to count on a terminal what takes longer.
+    """
+    self._settings = settings
+    self._population = population
+    self._known: dict[tuple[float, int], np.ndarray] = {}
+    self._bar = tqdm.tqdm(
+      desc='plans compared',
+      delay=2,
+      leave=False,
+      disable=not (progress and sys.stderr.isatty()),
+    )
+
+  def add(self, sim: simulation.Simulation) -> None:
+    """Takes note of a simulation of these settings."""
+    settings = sim.mechanism.settings
+    self._known[settings.theta, settings.rounds] = sim.mean_noise_stddevs
+
+  def stddevs(self, theta: float, rounds: int) -> np.ndarray:
+    """In the mean of every round, float64 [rounds]; inf if there is none."""
+    key = (theta, rounds)
+    if key not in self._known:
+      settings = dataclasses.replace(self._settings, theta=theta, rounds=rounds)
+      try:
+        found = simulation.run(settings, self._population).mean_noise_stddevs
+      except ValueError:
+        found = np.full(rounds, math.inf)
+      self._known[key] = found
+      self._bar.update()
+    return self._known[key]
+
+  def plans(self) -> list[tuple[float, int]]:
+    """The (theta, rounds) that were looked at, sorted."""
+    return sorted(self._known)
+
+  def close(self) -> None:
+    """Removes the progress bar."""
+    self._bar.close()
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
   """The bound as a function of theta and rounds.
@@ -97,109 +147,105 @@ class Objective:
   Attributes:
     contraction: A.
     initial_gap: Theta.
-    budget: B, the sum of 1/variance that the worst user pays.
-    noise_weight: c0.
-    block_rounds: Rounds in a block, of which the worst user pays for one.
+    noise_weight: L d / 2.
+    noise: Of every plan.
+    block_rounds: M is a multiple of it.
+    coarse: Whether to try few plans: to calibrate secret samples is a search
+      of its own, so that each takes ten times as long.
   """
 
   contraction: float
   initial_gap: float
-  budget: float
   noise_weight: float
+  noise: Noise
   block_rounds: int = 1
-
-  def _log_noise_sum(self, theta: float, rounds: int) -> float:
-    """Ln of sum_m A^(M-m) theta^(m-1)."""
-    m = np.arange(1, rounds + 1)
-    exponents = (rounds - m) * math.log(self.contraction)
-    return planning_noise.log_sum_exp(exponents + (m - 1) * math.log(theta))
+  coarse: bool = False
 
   def point(self, theta: float, rounds: int) -> BoundPoint:
     """The bound of a plan; terms that overflow are inf."""
-    taken = planning_noise.worst_rounds(theta, rounds, self.block_rounds)
-    log_variance = planning_noise.log_precision(theta, taken) - math.log(
-      self.budget
-    )
-    decay = math.exp(rounds * math.log(self.contraction)) * self.initial_gap
-    with np.errstate(over='ignore'):
-      noise = float(
-        np.exp(
-          math.log(self.noise_weight)
-          + log_variance
-          + self._log_noise_sum(theta, rounds)
-        )
-      )
-      sigma = float(np.exp(log_variance / 2))
-    return BoundPoint(theta, rounds, decay + noise, decay, noise, sigma)
-
-  def best_rounds(self, theta: float) -> tuple[float, int]:
-    """M* of a theta, real and as the best number of whole blocks, in rounds."""
-    n, log_theta = self.block_rounds, math.log(theta)
-    log_coefficient = (
-      math.log(self.noise_weight)
-      - math.log(self.budget)
-      + self._log_noise_sum(theta, n)
-      + max(0.0, (1 - n) * log_theta)
+    stddevs = self.noise.stddevs(theta, rounds)
+    left = self.contraction ** np.arange(rounds - 1, -1, -1.0)
+    decay = self.contraction**rounds * self.initial_gap
+    with np.errstate(over='ignore', invalid='ignore'):
+      added = self.noise_weight * float(left @ stddevs**2)
+    # Infinite noise may meet a power that underflows.
+    added = math.inf if math.isnan(added) else added
+    return BoundPoint(
+      *(theta, rounds, decay + added, decay, added),
+      *(float(stddevs[0]), float(stddevs[-1])),
     )
 
-    def limited(log_value: float) -> float:
-      return math.exp(min(max(log_value, -_MOST_LOG), _MOST_LOG))
+  @property
+  def _most_blocks(self) -> int:
+    rounds = math.log(_LEAST_DECAY) / math.log(self.contraction)
+    return max(1, math.ceil(min(rounds, _MOST_ROUNDS) / self.block_rounds))
 
-    # Only the product of the rest matters: it is put into the sensitivity.
-    setting = privacy.ConvergenceSetting(
-      contraction=limited(n * math.log(self.contraction)),
-      initial_gap=self.initial_gap,
-      theta=limited(n * log_theta),
-      smoothness=1.0,
-      sensitivity=limited(log_coefficient / 2),
-      epsilon=1.0,
-      delta=math.exp(-1.0),
-      dimension=1,
-      sum_squared_weights=1.0,
+  def best_rounds(self, theta: float, near: int | None = None) -> BoundPoint:
+    """The bound at the best number of rounds.
+
+    Args:
+      theta: Ratio of the noise variances of successive rounds.
+      near: Another theta's best number of rounds, to start from.
+    """
+    block, most = self.block_rounds, self._most_blocks
+    low, high = 1, most
+    if near is not None:
+      low = max(1, near // block // 3)
+      high = min(most, max(3 * near // block, low + 2))
+
+    def at(blocks: int) -> float:
+      return self.point(theta, blocks * block).bound
+
+    grid = sorted({round(b) for b in np.geomspace(low, high, 6)})
+    index = int(np.argmin([at(b) for b in grid]))
+    low, high = grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]
+    if not self.coarse and high - low > 2:
+      found = _least(lambda x: at(round(math.exp(x))), low, high, 0.02)
+      best = min([*grid, round(found)], key=at)
+    else:
+      best = grid[index]
+    # Among integers the last steps are one by one.
+    while not self.coarse:
+      better = min(max(1, best - 1), best, min(most, best + 1), key=at)
+      if at(better) >= at(best):
+        break
+      best = better
+    return self.point(theta, best * block)
+
+  def best_theta(self, rounds: int) -> float:
+    """The theta in [A, 1] with the least bound after so many rounds."""
+    return _least(
+      lambda x: self.point(math.exp(x), rounds).bound,
+      *(self.contraction, 1.0),
+      -math.log(self.contraction) * (0.1 if self.coarse else 1e-3),
     )
-    best = privacy.optimal_rounds(setting)
-    return n * best.real, n * self._limited_blocks(best.rounds)
 
-  def _limited_blocks(self, blocks: int) -> int:
-    """As many as can be planned: the bound only falls up to its minimum."""
-    most = max(1, planning_settings.MOST_ROUNDS // self.block_rounds)
-    return min(blocks, most)
+  def optimal(self, start: float | None = None) -> BoundPoint:
+    """The best plan of all.
 
-  def theta_plan(self, theta: float, rounds: int) -> ThetaPlan:
-    """What a theta costs at `rounds` and at its best number of rounds."""
-    real, best = self.best_rounds(theta)
-    return ThetaPlan(self.point(theta, rounds), self.point(theta, best), real)
-
-  def best_theta(self) -> float:
-    """The theta of the best plan."""
-    lowest = privacy.optimal_theta(self.contraction)
-    if self.block_rounds == 1:
-      return lowest
-    low, high = math.log(lowest), 0.0
-    for _ in range(_SEARCHES):
-      logs = np.linspace(low, high, _SEARCH_POINTS)
-      bounds = [
-        self.point(theta, self.best_rounds(theta)[1]).bound
-        for theta in map(float, np.exp(logs))
-      ]
-      at = int(np.argmin(bounds))
-      low, high = logs[max(at - 1, 0)], logs[min(at + 1, len(logs) - 1)]
-      best = float(np.exp(logs[at]))
+    Args:
+      start: The theta to start from, sqrt(A) by default.
+    """
+    best = self.best_rounds(start or math.sqrt(self.contraction))
+    for _ in range(1 if self.coarse else _PASSES):
+      theta = self.best_theta(best.rounds)
+      found = self.best_rounds(theta, best.rounds)
+      if found.bound >= best.bound * (1 - 1e-9):
+        break
+      settled = found.rounds == best.rounds
+      best = found
+      if settled:
+        break
     return best
 
-  def optimal(self) -> tuple[float, BoundPoint]:
-    """The best plan of all: M* among the real numbers, and the plan.
-
-    If every round is paid for it is `privacy.optimal_plan`, in closed form.
-    """
-    if self.block_rounds > 1:
-      theta = self.best_theta()
-      real, rounds = self.best_rounds(theta)
-      return real, self.point(theta, rounds)
-    plan = privacy.optimal_plan(
-      self.contraction, self.initial_gap, self.budget, self.noise_weight
+  def theta_matters(self, theta: float, rounds: int) -> bool:
+    """Whether another theta has another noise."""
+    other = math.sqrt(self.contraction)
+    if math.isclose(other, theta):
+      other = 1.0
+    return not np.array_equal(
+      self.noise.stddevs(theta, rounds), self.noise.stddevs(other, rounds)
     )
-    return plan.real, self.point(plan.theta, self._limited_blocks(plan.rounds))
 
   def alternative(
     self, plan: BoundPoint, contraction: float, initial_gap: float
@@ -208,68 +254,52 @@ class Objective:
     other = dataclasses.replace(
       self, contraction=contraction, initial_gap=initial_gap
     )
-    _, best = other.optimal()
-    bound = other.point(plan.theta, plan.rounds).bound
-    return Alternative(contraction, initial_gap, best, bound)
+    return Alternative(
+      contraction,
+      initial_gap,
+      other.optimal(),
+      other.point(plan.theta, plan.rounds).bound,
+    )
 
 
-def objective(
-  settings: planning_settings.PlanSettings, schedule: privacy.NoiseSchedule
-) -> Objective:
-  """The bound at the privacy budget of a schedule.
+def _least(
+  function: Callable[[float], float], low: float, high: float, tolerance: float
+) -> float:
+  """Where a function of a logarithm is least, in [low, high]."""
 
-  Args:
-    settings: The plan's inputs.
-    schedule: The noise that the plan's calibration gives.
+  def finite(x: float) -> float:
+    return min(function(x), sys.float_info.max)
 
-  Returns:
-    The objective.
+  found = optimize.minimize_scalar(
+    finite,
+    bounds=(math.log(low), math.log(high)),
+    method='bounded',
+    options={'xatol': tolerance},
+  )
+  return math.exp(found.x)
+
+
+def noise_weight(smoothness: float, dimension: int) -> float:
+  """L d / 2, what a unit of variance in each parameter adds to the bound.
 
   Raises:
-    ValueError: If a unit of variance has no representable weight.
+    ValueError: If it is no normal number.
   """
-  taken = planning_noise.worst_rounds(
-    settings.theta, settings.rounds, settings.block_rounds
-  )
-  weight = (
-    settings.smoothness * settings.dimension / (2 * settings.users_per_round)
-  )
-  if settings.mechanism == 'gradient':
-    rate = settings.learning_rate
-    weight *= rate * rate * settings.local_steps
+  weight = smoothness * dimension / 2
   if not sys.float_info.min <= weight < math.inf:
     raise ValueError(
       'smoothness must leave the weight of the noise in the bound a normal'
-      f' number, got {settings.smoothness!r}'
+      f' number, got {smoothness!r}'
     )
-  return Objective(
-    contraction=settings.contraction,
-    initial_gap=settings.initial_gap,
-    budget=float(np.sum(schedule.stddevs()[taken - 1] ** -2.0)),
-    noise_weight=weight,
-    block_rounds=settings.block_rounds,
-  )
+  return weight
 
 
-def compared_thetas(theta: float, best: float) -> tuple[float, ...]:
+def compared_thetas(
+  theta: float, best: float, coarse: bool = False
+) -> tuple[float, ...]:
   """A small grid with the theta that was asked for and the best one."""
   chosen = [theta]
-  for other in (best, *_THETAS):
+  for other in (best, *((1.0,) if coarse else _THETAS)):
     if not any(math.isclose(other, known) for known in chosen):
       chosen.append(other)
   return tuple(sorted(chosen))
-
-
-def curve_rounds(plans: Sequence[ThetaPlan], block_rounds: int) -> list[int]:
-  """Numbers of rounds, whole blocks, to draw the bound at."""
-  asked = plans[0].asked.rounds
-  most = max(plan.best.rounds for plan in plans)
-  last = math.ceil(max(asked, 2 * most, 4 * block_rounds) / block_rounds)
-  last = min(last, max(1, _LONGEST_CURVE // block_rounds))
-  if last <= _CURVE_POINTS:
-    blocks = np.arange(1, last + 1)
-  else:
-    blocks = np.unique(np.rint(np.geomspace(1, last, _CURVE_POINTS)))
-  chosen = {int(b) * block_rounds for b in blocks}
-  chosen |= {plan.best.rounds for plan in plans}
-  return sorted(m for m in chosen if m <= last * block_rounds)

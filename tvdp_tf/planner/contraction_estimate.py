@@ -5,12 +5,14 @@ shrinks by A a round; a pilot's loss curve is fitted with just that:
 
   loss(m) = L_inf + (L_0 - L_inf) A^m,  Theta = L_0 - L_inf
 
-where round 0 is extrapolated; `decay` has the fit.
+where round 0 is extrapolated, by `scipy.optimize.least_squares` with its soft
+L1 loss. Its scale follows the median absolute residual, so that a few odd
+rounds count little.
 
-The robust cost is profiled over A, from its limit 0 (all of the fall before the
-second point) to its limit 1 (a straight line). The interval of A are the values
-whose profile is not rejected by a test of cost differences (Ronchetti's tau
-test, with Student's t); where it reaches a limit, A is not identifiable. It is
+The cost is profiled over A, from its limit 0 (all of the fall before the second
+point) to its limit 1 (a straight line). The interval of A are the values whose
+profile is not rejected by a test of cost differences (Ronchetti's tau test,
+with Student's t); where it reaches a limit, A is not identifiable. It is
 widened for residuals that follow one another, by (1 + r) / (1 - r) in the
 variance with r their autocorrelation: a curve that is not quite geometric
 leaves such residuals.
@@ -21,22 +23,36 @@ formula comes out too low, because few rounds decide on A.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
 
 from tvdp_tf import _validate
-from tvdp_tf.planner import decay as planning_decay
 
 LEAST_ROUNDS = 5
-# For the memory of the search over A.
 MOST_ROUNDS = 100_000
+_PARAMETERS = 3
 _LEVEL = 0.95
 # A curve that only wobbles must not pass for one that falls.
 _FALL_LEVEL = 0.99
 _LARGEST_LOSS = 1e100
 _LARGEST_ROUND = 10**9
+# Losses are binary32: nothing finer can be told from rounding.
+_ROUNDING = 2.0**-24
+# Huber's constant: 95 % efficient where residuals are normal.
+_TUNING = 1.345
+_MAD_TO_STDDEV = 1.4826
+_SCALE_PASSES = 20
+
+# -1 / ln A, the rounds in which the gap falls to 1/e: the search goes on to
+# where the curve is that of a limit.
+_SHORTEST = 0.05
+_LONGEST_PER_ROUND = 1e4
+_SEARCH_POINTS = 30
+_STARTS = 3
 
 _LIMITS = (
   '0: they fall within one round (a smaller learning rate, fewer local steps)',
@@ -85,23 +101,192 @@ class ContractionEstimate:
     return self.final_loss + self.initial_gap * decay
 
 
-def _student(points: int) -> float:
-  return float(
-    stats.t.ppf((1 + _LEVEL) / 2, points - planning_decay.PARAMETERS)
+class _Curve:
+  """A loss curve, scaled to a range of 1, and its model as a + b x(A).
+
+  x falls from 1 at the first point to 0 at the last whatever A is, so that a
+  and b are well determined where A is not. As A goes to 0, all of the fall
+  comes before the second point; as it goes to 1, x becomes a straight line.
+
+  Attributes:
+    y: The scaled losses, float64 [points].
+    unit: The range of the losses.
+    offset: The lowest loss.
+    least_scale: What rounding may do to y.
+    log_times: Grid to search A on, ln(-1 / ln A); its ends are as good as the
+      limits.
+  """
+
+  def __init__(self, rounds: np.ndarray, losses: np.ndarray):
+    """Takes int64 [points], ascending, and float64 [points], not all equal."""
+    self._first = int(rounds[0])
+    self._steps = (rounds - rounds[0]).astype(np.float64)
+    self._span = float(self._steps[-1])
+    self.offset, self.unit = float(losses.min()), float(np.ptp(losses))
+    self.y = (losses - self.offset) / self.unit
+    self.least_scale = _ROUNDING * float(np.abs(losses).max()) / self.unit
+    self.log_times = np.linspace(
+      math.log(_SHORTEST),
+      math.log(_LONGEST_PER_ROUND * self._span),
+      _SEARCH_POINTS,
+    )
+
+  def x(self, log_time: float) -> np.ndarray:
+    """Float64 [points]."""
+    log_a = -math.exp(-log_time)
+    left = np.expm1((self._span - self._steps) * log_a)
+    return np.exp(self._steps * log_a) * left / np.expm1(self._span * log_a)
+
+  def residuals(self, parameters: np.ndarray) -> np.ndarray:
+    """Of (log time, a, b): the model minus y, float64 [points]."""
+    log_time, a, b = parameters.tolist()
+    return a + b * self.x(log_time) - self.y
+
+  def plain_fit(self, log_time: float) -> tuple[np.ndarray, float]:
+    """((log time, a, b), sum of squares) of least squares at an A."""
+    columns = np.stack([np.ones_like(self.y), self.x(log_time)], axis=1)
+    linear, *_ = np.linalg.lstsq(columns, self.y, rcond=None)
+    square = float(np.sum((columns @ linear - self.y) ** 2))
+    return np.array([log_time, *linear]), square
+
+  def natural(self, log_time: float, a: float, b: float) -> tuple[float, float]:
+    """(Theta, L_inf) in the unit of the losses; Theta inf if it overflows."""
+    log_a = -math.exp(-log_time)
+    gap = b / -math.expm1(self._span * log_a)
+    with np.errstate(over='ignore'):
+      initial_gap = float(gap * np.exp(-self._first * log_a))
+    return initial_gap * self.unit, self.offset + self.unit * (a + b - gap)
+
+
+def _contraction_at(log_time: float) -> float:
+  return math.exp(-math.exp(-log_time))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fit:
+  """The best fit of a curve; costs are in units of scale^2.
+
+  Attributes:
+    curve: The curve.
+    parameters: (log time, a, b), float64 [3].
+    cost: At the minimum.
+    scale: Of the soft L1 loss.
+    stddev: Robust standard deviation of the residuals of y.
+  """
+
+  curve: _Curve
+  parameters: np.ndarray
+  cost: float
+  scale: float
+  stddev: float
+
+  @property
+  def residuals(self) -> np.ndarray:
+    """The model minus y, float64 [points]."""
+    return self.curve.residuals(self.parameters)
+
+  def at(self, log_time: float) -> tuple[np.ndarray, float]:
+    """The parameters and the cost of the best fit at an A."""
+    columns = np.stack(
+      [np.ones_like(self.curve.y), self.curve.x(log_time)], axis=1
+    )
+    start, _ = self.curve.plain_fit(log_time)
+    found = _least_squares(
+      lambda linear: (columns @ linear - self.curve.y) / self.scale,
+      start[1:],
+      jac=lambda _: columns / self.scale,
+    )
+    return np.array([log_time, *found.x]), float(found.cost)
+
+  @property
+  def autocorrelation(self) -> float:
+    """Of successive residuals, odd ones limited."""
+    psi = self._psi()
+    square = float(psi @ psi)
+    return float(psi[1:] @ psi[:-1]) / square if square > 0 else 0.0
+
+  @property
+  def cost_unit(self) -> float:
+    """What twice a cost above the minimum is a chi-squared variable times.
+
+    That is E psi^2 / E psi' with psi the derivative of the cost, times
+    (1 + r) / (1 - r) for residuals of autocorrelation r > 0.
+    """
+    points = len(self.curve.y)
+    psi = self._psi()
+    slope = np.mean(np.hypot(1, self.residuals / self.scale) ** -3.0)
+    variance = float(psi @ psi / (points - _PARAMETERS) / slope)
+    least = (self.curve.least_scale / self.scale) ** 2
+    # At worst all points are worth one.
+    r = min(max(self.autocorrelation, 0.0), 1 - 2 / points)
+    return max(variance, least) * (1 + r) / (1 - r)
+
+  def _psi(self) -> np.ndarray:
+    residuals = self.residuals / self.scale
+    return residuals / np.hypot(1, residuals)
+
+
+def _least_squares(residuals, start, loss='soft_l1', **kwargs) -> Any:
+  return optimize.least_squares(
+    residuals,
+    start,
+    loss=loss,
+    x_scale='jac',
+    **dict.fromkeys(('ftol', 'xtol', 'gtol'), 1e-14),
+    **kwargs,
   )
 
 
-def _check_fall(fit: planning_decay.Fit) -> None:
+def _fit(curve: _Curve) -> _Fit:
+  """Fits A, a and b to a curve of more points than there are parameters."""
+  points = len(curve.y)
+  shrinkage = math.sqrt(points / (points - _PARAMETERS))
+  inner = curve.log_times[1:-1]
+  plain = [curve.plain_fit(t) for t in inner.tolist()]
+  best = min(plain, key=lambda fit: fit[1])[0]
+  # Another valley may be the best once odd rounds count less.
+  starts = [best, *(fit for fit, _ in plain[:: len(plain) // _STARTS])]
+  free = [-math.inf, math.inf]
+  bounds = np.array([curve.log_times[[0, -1]], free, free]).T
+  scale, loss = 1.0, 'linear'
+  for _ in range(_SCALE_PASSES):
+    found = min(
+      (
+        _least_squares(
+          lambda p, unit=scale: curve.residuals(p) / unit,
+          start,
+          loss,
+          jac='3-point',
+          bounds=bounds,
+        )
+        for start in starts
+      ),
+      key=lambda fit: fit.cost,
+    )
+    sizes = np.abs(curve.residuals(found.x))
+    stddev = _MAD_TO_STDDEV * shrinkage * float(np.median(sizes))
+    stddev = max(stddev, curve.least_scale)
+    if loss == 'soft_l1':
+      if math.isclose(scale, _TUNING * stddev, rel_tol=1e-6):
+        break
+      starts = [found.x]
+    scale, loss = _TUNING * stddev, 'soft_l1'
+  return _Fit(curve, found.x, float(found.cost), scale, stddev)
+
+
+def _student(points: int) -> float:
+  return float(stats.t.ppf((1 + _LEVEL) / 2, points - _PARAMETERS))
+
+
+def _check_fall(fit: _Fit) -> None:
   """Refuses a curve of which a constant says as much."""
   curve = fit.curve
-  constant = optimize.minimize_scalar(
-    lambda level: float(planning_decay.cost(curve.y - level, fit.scale)),
-    bounds=(0, 1),
-    method='bounded',
+  constant = _least_squares(
+    lambda level: (level - curve.y) / fit.scale, [float(np.median(curve.y))]
   )
-  points, more = len(curve.y), planning_decay.PARAMETERS - 1
-  limit = stats.f.ppf(_FALL_LEVEL, more, points - planning_decay.PARAMETERS)
-  gained = constant.fun - fit.cost
+  points, more = len(curve.y), _PARAMETERS - 1
+  limit = stats.f.ppf(_FALL_LEVEL, more, points - _PARAMETERS)
+  gained = constant.cost - fit.cost
   if fit.parameters[2] <= 0 or gained <= more / 2 * limit * fit.cost_unit:
     first, last = curve.offset + curve.unit * curve.y[[0, -1]]
     raise ValueError(
@@ -110,17 +295,15 @@ def _check_fall(fit: planning_decay.Fit) -> None:
     )
 
 
-def _interval(fit: planning_decay.Fit) -> tuple[float, float]:
+def _interval(fit: _Fit) -> tuple[float, float]:
   """The first and the last log time that the curve does not reject."""
-  curve, least = fit.curve, fit.cost
-  threshold = _student(len(curve.y)) ** 2 * fit.cost_unit / 2
+  threshold = _student(len(fit.curve.y)) ** 2 * fit.cost_unit / 2
 
-  def excess(*log_times: float) -> np.ndarray:
-    _, costs = curve.linear_fits(np.array(log_times), fit.scale)
-    return costs - least - threshold
+  def excess(log_time: float) -> float:
+    return fit.at(log_time)[1] - fit.cost - threshold
 
-  grid = curve.log_times.tolist()
-  rejected = excess(*grid) > 0
+  grid = fit.curve.log_times.tolist()
+  rejected = [excess(t) > 0 for t in grid]
   for end, limit in zip((0, -1), _LIMITS, strict=True):
     if not rejected[end]:
       raise ValueError(f'losses must tell the contraction from {limit}')
@@ -132,7 +315,7 @@ def _interval(fit: planning_decay.Fit) -> tuple[float, float]:
     min(t for t in grid if t > nearest[1]),
   )
   low, high = (
-    optimize.brentq(lambda t: float(excess(t)[0]), *ends, xtol=1e-14)
+    optimize.brentq(excess, *ends, xtol=1e-14)
     for ends in zip(nearest, outside, strict=True)
   )
   return low, high
@@ -173,7 +356,7 @@ def _checked(rounds, losses) -> tuple[np.ndarray, np.ndarray]:
   wrong = y[~(np.abs(y) < _LARGEST_LOSS)]
   if len(wrong):
     raise ValueError(f'losses must be finite numbers, got {float(wrong[0])!r}')
-  if np.ptp(y) <= 4 * planning_decay.ROUNDING * np.abs(y).max():
+  if np.ptp(y) <= 4 * _ROUNDING * np.abs(y).max():
     raise ValueError(f'losses must fall, got {float(y[0])!r} in every round')
   return np.asarray(rounds, np.int64), y
 
@@ -195,20 +378,19 @@ def estimate(
       fall, or A cannot be told from 0 or from 1.
   """
   m, y = _checked(rounds, losses)
-  curve = planning_decay.Curve(m, y)
-  fit = planning_decay.fit(curve)
+  curve = _Curve(m, y)
+  fit = _fit(curve)
   _check_fall(fit)
   ends = _interval(fit)
-  linear, _ = curve.linear_fits(np.array(ends), fit.scale)
-  gaps = [curve.natural(*end)[0] for end in np.c_[ends, linear].tolist()]
-  contraction = planning_decay.contraction_at(fit.parameters[0])
+  gaps = [curve.natural(*fit.at(end)[0].tolist())[0] for end in ends]
+  contraction = _contraction_at(fit.parameters[0])
   gap, final_loss = curve.natural(*fit.parameters.tolist())
   if not max(gap, *gaps) < _LARGEST_LOSS:
     raise ValueError(
       'losses must leave the gap at round 0 representable, got'
       f' {float(y[0])!r} in round {m[0]}'
     )
-  low, high = map(planning_decay.contraction_at, ends)
+  low, high = map(_contraction_at, ends)
   errors = _standard_errors(m, contraction, gap, (high - low) / 2).tolist()
   unexplained = np.sum(fit.residuals**2) / np.sum(
     (curve.y - curve.y.mean()) ** 2

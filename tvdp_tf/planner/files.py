@@ -4,6 +4,7 @@ With a pilot also `contraction.png`, its loss curve and the fit.
 """
 
 import csv
+import dataclasses
 import json
 import math
 import pathlib
@@ -12,22 +13,29 @@ import matplotlib
 
 matplotlib.use('Agg')  # No screen is needed.
 
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
 from tvdp_tf.output import folder as output_folder
-from tvdp_tf.planner import pilot_plot as planning_pilot_plot
+from tvdp_tf.planner import bound as planning_bound
+from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import report as planning_report
 
 JSON = 'plan.json'
 CSV = 'plan.csv'
 PICTURE = 'plan.png'
 PILOT_PICTURE = 'contraction.png'
-COLUMNS = ('theta', 'rounds', 'bound', 'decay', 'noise', 'sigma')
+COLUMNS = tuple(
+  field.name for field in dataclasses.fields(planning_bound.BoundPoint)
+)
 
 # What lies higher than this above the start says only that it diverges.
 _HEADROOM = 3.0
 _FEW = 12
+_CURVE_POINTS = 300
+# More markers than this run into one another.
+_MANY = 100
 _ORIGINS = {
   'given': '',
   'assumed': ' (assumed)',
@@ -55,7 +63,7 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
     _write_csv(report, folder / CSV)
     _draw(report, folder / PICTURE)
     if report.pilot is not None:
-      planning_pilot_plot.draw(report.pilot, folder / PILOT_PICTURE)
+      _draw_pilot(report.pilot, folder / PILOT_PICTURE)
 
 
 def _write_json(report, path: pathlib.Path) -> None:
@@ -88,11 +96,9 @@ def _footer(report) -> str:
   settings = report.settings
   inputs = (
     f'{name} = {getattr(settings, name):g}{_ORIGINS[settings.origin(name)]}'
-    for name in settings.open_inputs
+    for name in ('contraction', 'initial_gap', 'smoothness')
   )
-  texts = list(inputs)
-  half = (len(texts) + 1) // 2
-  return '\n'.join(', '.join(part) for part in (texts[:half], texts[half:]))
+  return ', '.join((*inputs, f'd = {report.population.num_parameters}'))
 
 
 def _draw_curves(report, axis) -> None:
@@ -171,5 +177,57 @@ def _draw(report, path: pathlib.Path) -> None:
   axis.legend(fontsize=9)
   figure.text(0.5, 0.01, _footer(report), ha='center', fontsize=8, color='0.35')
   figure.tight_layout(rect=(0, 0.06, 1, 1))
+  figure.savefig(path, format='png', dpi=120)
+  plt.close(figure)
+
+
+def _draw_pilot(pilot: planning_pilot.Pilot, path: pathlib.Path) -> None:
+  """Draws the losses with the fit, and the residuals below.
+
+  Args:
+    pilot: The pilot.
+    path: The PNG file to write.
+  """
+  estimate = pilot.estimate
+  rounds, losses = np.array(pilot.rounds), np.array(pilot.losses)
+  low, high = estimate.contraction_interval
+  dense = np.linspace(0, rounds[-1], _CURVE_POINTS)
+  figure, (above, below) = plt.subplots(
+    *(2, 1), figsize=(9, 6), sharex=True, height_ratios=(3, 1)
+  )
+  dots = {
+    'linestyle': 'none',
+    'marker': '.',
+    'markersize': 8 if len(rounds) <= _MANY else 3,
+    'color': 'black',
+  }
+  above.plot(rounds, losses, label='test loss of the pilot', zorder=3, **dots)
+  above.plot(
+    *(dense, estimate.loss(dense)),
+    color='tab:blue',
+    label=f'fit: A = {estimate.contraction:.5g} (95 % interval {low:.5g} to'
+    f' {high:.5g}), Theta = {estimate.initial_gap:.4g}',
+  )
+  above.axhline(
+    estimate.final_loss,
+    color='0.5',
+    linestyle='--',
+    label=f'L_inf = {estimate.final_loss:.4g}',
+  )
+  above.set_ylabel('loss')
+  above.set_title(
+    'Contraction of a round without noise: loss(m) = L_inf + Theta A^m',
+    fontsize=11,
+  )
+  above.legend(fontsize=9)
+  below.plot(rounds, losses - estimate.loss(rounds), **dots)
+  below.axhline(0, color='tab:blue')
+  below.set_ylabel('loss - fit')
+  below.set_xlabel('round m')
+  below.set_xlim(left=0)
+  for axis in (above, below):
+    axis.grid(alpha=0.3)
+  figure.align_ylabels()
+  figure.tight_layout()
   figure.savefig(path, format='png', dpi=120)
   plt.close(figure)

@@ -51,7 +51,7 @@ class Pilot:
     pairs = {
       name: (known[name], getattr(settings, name))
       for name in _DECISIVE
-      if name in known and settings.states(name)
+      if name in known
     }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

@@ -1,7 +1,8 @@
 """A plan: noise, what it delivers, and what it costs, before any training.
 
 `make_report` computes everything once; `text` puts it into words and
-`files` into files, so that they cannot disagree. Nothing here loads
+`files` into files, so that they cannot disagree. The mechanism is the one that
+training would build, and says what it says there. Nothing here loads
 TensorFlow.
 """
 
@@ -9,20 +10,41 @@ import dataclasses
 import math
 from typing import Any
 
-from tvdp_tf import privacy
+from tvdp_tf import mechanisms, privacy
+from tvdp_tf.learning import datasets
 from tvdp_tf.planner import bound as planning_bound
-from tvdp_tf.planner import noise as planning_noise
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import settings as planning_settings
+from tvdp_tf.planner import simulation
+from tvdp_tf.privacy import calibration_rules
+from tvdp_tf.training import population as population_lib
+from tvdp_tf.training import settings as training_settings
 
-# Why secret sampling never counts here (the paper's Section "Threat model" has
-# a curious server).
-POISSON_CAVEAT = (
-  'secret Poisson sampling amplifies privacy only if the noise is relative to'
-  ' all that one user contributes (here it is relative to one example), if the'
-  ' sample stays secret (here the server sees who uploads) and if only the'
-  ' aggregate is seen'
-)
+# A plan whose bound is so many times the best one is called out.
+_HOPELESS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibratedNoise:
+  """What one calibration comes to.
+
+  Attributes:
+    calibration: Its name; empty for a mechanism that has no choice.
+    sound: Whether the rule is one that an epsilon may rest on, if the
+      sensitivity is proven; None if there is no choice.
+    note: Why it is sound or not, or why there is no such noise.
+    noise_stddevs: The least noise of a client in the first and the last round;
+      None if the target is out of the accountant's reach.
+    noise_multipliers: The same, relative to the sensitivity.
+    delivered: Epsilon of the client that spends most.
+  """
+
+  calibration: str
+  sound: bool | None
+  note: str
+  noise_stddevs: tuple[float, float] | None = None
+  noise_multipliers: tuple[float, float] | None = None
+  delivered: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,38 +53,33 @@ class PlanReport:
 
   Attributes:
     settings: What it was made for.
-    rule: The sensitivity that the noise is measured against.
-    proven_rule: A proven rule for the same release, where `rule` is not.
+    population: The users, as far as they are public.
+    simulation: The mechanism after all its rounds.
+    statement: What training will state if every round happens as planned.
     noise: What every calibration of the mechanism comes to.
-    schedule: The noise of the chosen calibration.
-    views: What it delivers.
-    moment_claim: Epsilon by the paper's moment bound; None for `gradient`.
-    statement: What is promised, and whether it holds.
-    objective: The convergence bound at the chosen calibration's budget.
-    optimal_real: The best number of rounds among the real numbers.
+    objective: The convergence bound.
     optimal: The best plan of all.
     plans: What each theta costs, in ascending order of theta.
-    curve: The bound of each of these thetas against the number of rounds.
     pilot: What A and Theta were measured from; None if they were not.
-    alternatives: What were best if A were at either end of its interval; empty
+    alternatives: The best plans if A were at either end of its interval; empty
       without a pilot.
   """
 
   settings: planning_settings.PlanSettings
-  rule: privacy.SensitivityRule
-  proven_rule: privacy.SensitivityRule | None
-  noise: tuple[planning_noise.CalibratedNoise, ...]
-  schedule: privacy.NoiseSchedule
-  views: tuple[planning_noise.View, ...]
-  moment_claim: float | None
+  population: population_lib.Population
+  simulation: simulation.Simulation
   statement: privacy.PrivacyStatement
+  noise: tuple[CalibratedNoise, ...]
   objective: planning_bound.Objective
-  optimal_real: float
   optimal: planning_bound.BoundPoint
   plans: tuple[planning_bound.ThetaPlan, ...]
-  curve: tuple[planning_bound.BoundPoint, ...]
   pilot: planning_pilot.Pilot | None = None
   alternatives: tuple[planning_bound.Alternative, ...] = ()
+
+  @property
+  def mechanism(self) -> mechanisms.Mechanism:
+    """The mechanism after all its rounds."""
+    return self.simulation.mechanism
 
   @property
   def asked(self) -> planning_bound.ThetaPlan:
@@ -70,146 +87,181 @@ class PlanReport:
     theta = self.settings.theta
     return next(plan for plan in self.plans if plan.asked.theta == theta)
 
+  @property
+  def has_noise(self) -> bool:
+    """Whether there is any noise to plan."""
+    return bool(self.simulation.mean_noise_stddevs.any())
+
+  @property
+  def theta_matters(self) -> bool:
+    """Whether the mechanism has a use for theta."""
+    return len(self.plans) > 1
+
+  @property
+  def has_example_cohorts(self) -> bool:
+    """Whether training will draw other cohorts than the plan, and tell."""
+    settings = self.settings
+    return (
+      settings.seed is None
+      and settings.sampling_rate < 1
+      and self.mechanism.header.sampling != 'poisson'
+    )
+
+  @property
+  def warnings(self) -> tuple[str, ...]:
+    """What speaks against training as it was asked for, in sentences."""
+    asked, best = self.asked.asked, self.optimal
+    gap = self.objective.initial_gap
+    found = []
+    if asked.bound >= gap:
+      found.append(
+        f'the bound after {asked.rounds} rounds, {asked.bound:#.4g}, is not'
+        f' below Theta = {gap:#.4g}, where training starts: it promises no'
+        f' progress (the best plan has {best.bound:#.4g})'
+      )
+    if asked.bound > _HOPELESS * best.bound:
+      found.append(
+        f'theta = {asked.theta:.6g} over {asked.rounds} rounds has a bound'
+        f' {asked.bound / best.bound:.3g} times that of the best plan, theta ='
+        f' {best.theta:.6g} over {best.rounds}'
+      )
+    return tuple(found)
+
+  @property
+  def curve(self) -> tuple[planning_bound.BoundPoint, ...]:
+    """The bound of the compared thetas, wherever it was computed."""
+    thetas = {plan.asked.theta for plan in self.plans}
+    return tuple(
+      self.objective.point(theta, rounds)
+      for theta, rounds in self.objective.noise.plans()
+      if theta in thetas
+    )
+
   def to_json_dict(self) -> dict[str, object]:
     """The report as `json.dumps` takes it; infinity is the string 'inf'."""
-    settings, rule = self.settings, self.rule
-    taken = planning_noise.worst_rounds(
-      settings.theta, settings.rounds, settings.block_rounds
-    )
+    settings, mechanism = self.settings, self.mechanism
+    sizes = self.population.examples_per_user
+    formula, proven = mechanism.sensitivity_on_record
     result: dict[str, object] = {
       'settings': settings.to_json_dict(),
       'assumed': list(settings.assumed),
       'measured': self.pilot and self.pilot.to_json_dict(),
-      'sensitivity': rule.to_json_dict(),
-      'proven_sensitivity': self.proven_rule
-      and self.proven_rule.to_json_dict(),
-      'calibrations': [_noise_dict(noise, rule.value) for noise in self.noise],
+      'population': {
+        'examples_per_user': [int(sizes.min()), int(sizes.max())],
+        'num_parameters': self.population.num_parameters,
+        'example_cohorts': self.has_example_cohorts,
+      },
+      'sensitivity': {'formula': formula, 'proven': proven},
+      'calibrations': [dataclasses.asdict(noise) for noise in self.noise],
       'noise': {
         'calibration': settings.calibration,
-        'noise_stddevs': self.schedule.stddevs().tolist(),
-        'noise_multipliers': (
-          self.schedule.noise_multipliers(rule.value).tolist()
-        ),
-        'releases_per_round': planning_noise.releases_per_round(settings),
-        'calibrated_to_rounds': taken.tolist(),
+        'kind': mechanism.noise,
+        'accounted_delta': mechanism.delta,
+        'noise_stddevs': self.simulation.noise_stddevs.tolist(),
+        'noise_multipliers': self.simulation.noise_multipliers.tolist(),
+        'mean_noise_stddevs': self.simulation.mean_noise_stddevs.tolist(),
+        'releases_per_client': mechanism.releases_per_client,
       },
-      'delivered': [dataclasses.asdict(view) for view in self.views],
-      'moment_claim': self.moment_claim,
       'statement': self.statement.to_json_dict(),
       'plan': {
-        'objective': dataclasses.asdict(self.objective),
-        'optimal': (
-          dataclasses.asdict(self.optimal) | {'rounds_real': self.optimal_real}
-        ),
+        'noise_weight': self.objective.noise_weight,
+        'optimal': dataclasses.asdict(self.optimal),
         'alternatives': [dataclasses.asdict(a) for a in self.alternatives],
         'thetas': [dataclasses.asdict(plan) for plan in self.plans],
+        'warnings': list(self.warnings),
       },
       'curve': [dataclasses.asdict(point) for point in self.curve],
     }
     return _without_infinity(result)
 
 
-def _noise_dict(noise, sensitivity: float) -> dict[str, object]:
-  schedule = noise.schedule
-  stddevs = schedule and [
-    schedule.initial_stddev,
-    schedule.stddev(schedule.rounds),
-  ]
-  return {
-    'calibration': noise.calibration,
-    'sound': noise.sound,
-    'note': noise.note,
-    'initial_stddev': stddevs and stddevs[0],
-    'last_stddev': stddevs and stddevs[1],
-    'initial_noise_multiplier': stddevs and stddevs[0] / sensitivity,
-    'delivered_epsilon': noise.delivered,
-  }
-
-
 def _without_infinity(value: Any) -> Any:
   """JSON has no infinity."""
   if isinstance(value, dict):
-    return {key: _without_infinity(item) for key, item in value.items()}
+    return {key: _without_infinity(entry) for key, entry in value.items()}
   if isinstance(value, list | tuple):
-    return [_without_infinity(item) for item in value]
+    return [_without_infinity(entry) for entry in value]
   return 'inf' if value == math.inf else value
 
 
-def _assumptions(settings: planning_settings.PlanSettings) -> tuple[str, ...]:
-  examples = settings.users * settings.examples_per_user
-  assumptions = [
-    'the server is honest but curious and sees who uploads what; clients keep'
-    ' their noise secret',
-    f'every user has n = {settings.examples_per_user} examples or more, and n'
-    ' is public',
-    'noise is drawn in floating point',
-  ]
-  if settings.mechanism == 'paper':
-    assumptions.insert(
-      0,
-      "CONDITIONAL on the paper's sensitivity 2C/|D_k|, which does not hold",
-    )
-  else:
-    assumptions.insert(
-      0,
-      'every local step clips the gradient of each example, divides their sum'
-      ' by n or more and adds fresh noise',
-    )
-  if settings.block_rounds > 1:
-    assumptions.append(
-      f'no client uploads twice in a block of {settings.block_rounds} rounds,'
-      ' not even after a failure'
-    )
-  if settings.delta >= 1 / examples:
-    assumptions.append(
-      f'WARNING: delta = {settings.delta:g} is at least 1/{examples}, one over'
-      ' the number of examples: publishing a random example would satisfy it'
-    )
-  return tuple(assumptions)
-
-
-def _statement(settings, rule, views) -> privacy.PrivacyStatement:
-  view = 'balanced' if settings.block_rounds > 1 else 'none'
-  delivered = {
-    v.name: {name: e for name, e in v.epsilons.items() if e is not None}
-    for v in views
-  }
-  if rule.proven:
-    reason = (
-      'the sensitivity is proven, and a sound accountant delivers the target to'
-      ' the client that pays most'
-    )
-  else:
-    reason = (
-      f'the sensitivity {rule.formula} that the noise is measured against is'
-      ' not a bound'
-    )
-    if settings.calibration == 'printed':
-      reason += ', and Theorem 1 asks for less noise than its own proof needs'
-    elif settings.calibration == 'tight' and settings.sampling_rate < 1:
-      reason += ', and the moment bound that sets the noise is false for q < 1'
-  return privacy.PrivacyStatement(
-    target_epsilon=settings.epsilon,
-    delta=settings.delta,
-    claimed_epsilon=settings.epsilon,
-    delivered=delivered,
-    unit=rule.unit,
-    adjacency=rule.adjacency,
-    assumptions=_assumptions(settings),
-    holds=rule.proven,
-    reason=reason,
-    view=view,
-    sensitivity=rule,
+def _noise_of(
+  sim: simulation.Simulation, sound: bool | None, note: str
+) -> CalibratedNoise:
+  stddevs, multipliers = (
+    (float(values[0]), float(values[-1]))
+    for values in (sim.noise_stddevs, sim.noise_multipliers)
+  )
+  mechanism = sim.mechanism
+  return CalibratedNoise(
+    calibration=mechanism.settings.calibration,
+    sound=sound,
+    note=note,
+    noise_stddevs=stddevs,
+    noise_multipliers=multipliers,
+    delivered=mechanism.worst_epsilon(),
   )
 
 
-def _curve(
-  objective: planning_bound.Objective,
-  plans: tuple[planning_bound.ThetaPlan, ...],
-) -> tuple[planning_bound.BoundPoint, ...]:
-  rounds = planning_bound.curve_rounds(plans, objective.block_rounds)
-  return tuple(
-    objective.point(plan.asked.theta, m) for plan in plans for m in rounds
+def calibrated_noise(
+  settings: planning_settings.PlanSettings,
+  population: population_lib.Population,
+  chosen: simulation.Simulation,
+) -> tuple[CalibratedNoise, ...]:
+  """What every calibration that the mechanism allows comes to.
+
+  Args:
+    settings: The plan's.
+    population: Its users.
+    chosen: The simulation of the settings.
+
+  Returns:
+    One for each; one alone for a mechanism without a choice.
+  """
+  allowed = type(chosen.mechanism).calibrations(settings.participation)
+  if not allowed:
+    return (_noise_of(chosen, None, ''),)
+  found = []
+  for calibration in allowed:
+    sound, note = calibration_rules.soundness(
+      calibration,
+      epsilon=settings.epsilon,
+      delta=settings.delta,
+      sampling_rate=settings.sampling_rate,
+    )
+    try:
+      sim = chosen
+      if calibration != settings.calibration:
+        other = dataclasses.replace(settings, calibration=calibration)
+        sim = simulation.run(other, population)
+      found.append(_noise_of(sim, sound, note))
+    except ValueError as error:
+      found.append(CalibratedNoise(calibration, sound, str(error)))
+  return tuple(found)
+
+
+def _complete(
+  settings: planning_settings.PlanSettings,
+  pilot: planning_pilot.Pilot | None,
+) -> planning_settings.PlanSettings:
+  """The settings with A and Theta."""
+  if pilot is not None:
+    for name in planning_settings.MEASURED:
+      if name in settings.given:
+        raise ValueError(
+          f'{name} must not be given where it is measured, got'
+          f' {getattr(settings, name)!r}'
+        )
+    return dataclasses.replace(
+      settings,
+      contraction=pilot.estimate.contraction,
+      initial_gap=pilot.estimate.initial_gap,
+      measured_from=pilot.path,
+    )
+  if settings.initial_gap is not None:
+    return settings
+  facts = datasets.facts(settings.dataset, settings.data_dir)
+  return dataclasses.replace(
+    settings, initial_gap=math.log(max(2, facts.num_classes))
   )
 
 
@@ -227,77 +279,84 @@ def _alternatives(
   return tuple(objective.alternative(optimal, a, gap) for a, gap in ends)
 
 
-def _measured(
-  settings: planning_settings.PlanSettings, pilot: planning_pilot.Pilot
-) -> planning_settings.PlanSettings:
-  for name in planning_settings.MEASURED:
-    if name in settings.given:
-      raise ValueError(
-        f'{name} must not be given where it is measured, got'
-        f' {getattr(settings, name)!r}'
-      )
-  return dataclasses.replace(
-    settings,
-    contraction=pilot.estimate.contraction,
-    initial_gap=pilot.estimate.initial_gap,
-    measured_from=pilot.path,
-  )
-
-
 def make_report(
-  settings: planning_settings.PlanSettings,
+  settings: training_settings.TrainingSettings,
   pilot: planning_pilot.Pilot | None = None,
+  progress: bool = False,
 ) -> PlanReport:
   """Makes the plan.
 
   Args:
-    settings: What to plan for.
+    settings: Of the training to plan; as `PlanSettings` also what its
+      prediction rests on.
     pilot: What to measure A and Theta from, in place of those of the settings.
+    progress: Whether to count the plans that are compared on a terminal.
 
   Returns:
     The report.
 
   Raises:
-    ValueError: If the chosen calibration cannot meet the target, or A or Theta
-      is both given and measured.
+    ValueError: If no noise meets the target, a setting does not fit the data
+      set, or A or Theta is both given and measured.
+    DatasetUnavailableError: If the data set has to be loaded and cannot be.
   """
-  if pilot is not None:
-    settings = _measured(settings, pilot)
-  rule = planning_noise.sensitivity_rule(settings)
-  schedule = planning_noise.calibrated_schedule(settings, settings.calibration)
-  views = planning_noise.delivered_views(settings, schedule)
-  claim, proven_rule = None, None
-  if settings.mechanism == 'paper':
-    proven_rule = privacy.projection_rule(settings.l2_norm_clip)
-    claim = privacy.delivered_epsilon(
-      schedule.noise_multipliers(rule.value),
-      settings.delta,
-      'moments',
-      sampling_rate=settings.sampling_rate,
-    )
-  objective = planning_bound.objective(settings, schedule)
-  optimal_real, optimal = objective.optimal()
-  plans = tuple(
-    objective.theta_plan(theta, settings.rounds)
-    for theta in planning_bound.compared_thetas(settings.theta, optimal.theta)
+  settings = _complete(planning_settings.PlanSettings.of(settings), pilot)
+  assert settings.initial_gap is not None
+  population = population_lib.expected(
+    settings, settings.examples_per_user, settings.dimension
   )
+  weight = planning_bound.noise_weight(
+    settings.smoothness, population.num_parameters
+  )
+  sim = simulation.run(settings, population)
+  noise = planning_bound.Noise(settings, population, progress)
+  noise.add(sim)
+  objective = planning_bound.Objective(
+    contraction=settings.contraction,
+    initial_gap=settings.initial_gap,
+    noise_weight=weight,
+    noise=noise,
+    block_rounds=settings.block_rounds,
+    coarse=sim.mechanism.header.sampling == 'poisson',
+  )
+  optimal, plans = _compared(objective, settings)
+  alternatives = _alternatives(objective, optimal, pilot)
+  noise.close()
   return PlanReport(
     settings=settings,
-    rule=rule,
-    proven_rule=proven_rule,
-    noise=tuple(
-      planning_noise.calibrated_noise(settings, calibration)
-      for calibration in planning_settings.CALIBRATIONS[settings.mechanism]
-    ),
-    schedule=schedule,
-    views=views,
-    moment_claim=claim,
-    statement=_statement(settings, rule, views),
+    population=population,
+    simulation=sim,
+    statement=sim.mechanism.statement(),
+    noise=calibrated_noise(settings, population, sim),
     objective=objective,
-    optimal_real=optimal_real,
     optimal=optimal,
     plans=plans,
-    curve=_curve(objective, plans),
     pilot=pilot,
-    alternatives=_alternatives(objective, optimal, pilot),
+    alternatives=alternatives,
   )
+
+
+def _compared(
+  objective: planning_bound.Objective,
+  settings: planning_settings.PlanSettings,
+) -> tuple[planning_bound.BoundPoint, tuple[planning_bound.ThetaPlan, ...]]:
+  """The best plan, and what each of some thetas costs."""
+  theta, rounds = settings.theta, settings.rounds
+  asked = objective.point(theta, rounds)
+  if not objective.theta_matters(theta, rounds):
+    best = objective.best_rounds(theta)
+    return best, (planning_bound.ThetaPlan(asked, best),)
+  optimal = objective.optimal()
+  plans = [
+    planning_bound.ThetaPlan(
+      objective.point(other, rounds),
+      objective.best_rounds(other, optimal.rounds),
+    )
+    for other in planning_bound.compared_thetas(
+      theta, optimal.theta, objective.coarse
+    )
+  ]
+  # No plan of the table beats the best.
+  best = min((plan.best for plan in plans), key=lambda point: point.bound)
+  is_better = best.bound < optimal.bound * (1 - 1e-6)
+  return best if is_better else optimal, tuple(plans)

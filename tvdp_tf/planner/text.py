@@ -1,116 +1,112 @@
 """A plan in words, for a terminal: aligned lines of at most 80 characters."""
 
 import math
-from collections.abc import Sequence
 
 from tvdp_tf.output import terminal
-from tvdp_tf.planner import noise as planning_noise
-from tvdp_tf.planner import pilot_text as planning_pilot_text
 from tvdp_tf.planner import report as planning_report
 
-_MEANINGS = {
-  'examples_per_user': 'n = |D_k|, of the smallest user',
-  'example_l2_norm_clip': 'C_g, norm of one gradient',
-  'learning_rate': 'eta',
-  'contraction': 'A, of a round without noise',
-  'initial_gap': 'Theta = F(w(0)) - F*',
-  'smoothness': 'L',
-  'dimension': 'd, number of parameters',
-}
+# From here on a measurement is called into question.
+_MOST_AUTOCORRELATION = 0.5
+_MOST_REMAINING = 0.2
 
 
 def _setting(report: planning_report.PlanReport) -> list[str]:
-  settings = report.settings
-  where = {
-    'paper': 'noise on the parameters before every upload',
-    'gradient': 'noise on the clipped gradient of every local step',
-  }[settings.mechanism]
+  settings, mechanism = report.settings, report.mechanism
   change = (
     'the same noise in every round'
     if settings.theta == 1
     else f'sigma times {settings.theta**0.5:.6g} from round to round'
   )
-  lines = [
-    'Setting',
-    *terminal.table(
-      [
-        ('mechanism', f'{settings.mechanism}: {where}'),
-        (
-          'participation',
-          f'{settings.participation}, {settings.users_per_round} of'
-          f' {settings.users} users a round (q = {settings.sampling_rate:.6g})',
-        ),
-        (
-          'target',
-          f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}',
-        ),
-        (
-          'rounds',
-          f'M = {settings.rounds}, tau = {settings.local_steps} local steps',
-        ),
-        ('theta', f'{settings.theta:.6g}, {change}'),
-        ('calibration', str(settings.calibration)),
-      ]
+  rows = [
+    ('data', f'{settings.dataset}, {settings.split}; model {settings.model}'),
+    ('mechanism', f'{mechanism.name}: {mechanism.summary}'),
+    (
+      'participation',
+      f'{settings.participation}, {settings.users_per_round} of'
+      f' {settings.users} users a round (q = {settings.sampling_rate:.6g})',
+    ),
+    (
+      'rounds',
+      f'M = {settings.rounds}, tau = {settings.local_steps} local steps',
     ),
   ]
-  if settings.unused:
-    names = ', '.join(f'--{name}' for name in settings.unused)
+  if report.has_noise:
+    rows += [
+      (
+        'target',
+        f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}',
+      ),
+      ('theta', f'{settings.theta:.6g}, {change}')
+      if report.theta_matters
+      else ('theta', 'not used by this mechanism'),
+      ('calibration', settings.calibration or "the mechanism's own"),
+      (
+        'noise',
+        f'{mechanism.noise}; {mechanism.delta:.6g} of delta for the accountant',
+      ),
+    ]
+  lines = ['Setting', *terminal.table(rows)]
+  if report.has_example_cohorts:
     lines += terminal.wrap(
-      f'not used by mechanism {settings.mechanism}: {names}'
+      'who takes part when, and with it the noise of a single user, is an'
+      ' example drawn with public seed 0: training draws anew'
     )
+  return lines
+
+
+def _inputs(report: planning_report.PlanReport) -> list[str]:
+  settings, population = report.settings, report.population
+  sizes = population.examples_per_user
+  least, most = int(sizes.min()), int(sizes.max())
   rows = [
+    (
+      '--examples_per_user',
+      str(least) if least == most else f'{least} to {most}',
+      'data set' if settings.examples_per_user is None else 'given',
+      'n = |D_k|',
+    ),
+    (
+      '--dimension',
+      str(population.num_parameters),
+      'model' if settings.dimension is None else 'given',
+      'd, number of parameters',
+    ),
+  ]
+  rows += [
     (
       f'--{name}',
       f'{getattr(settings, name):g}',
       settings.origin(name),
-      _MEANINGS[name],
+      meaning,
     )
-    for name in settings.open_inputs
+    for name, meaning in (
+      ('contraction', 'A, of a round without noise'),
+      ('initial_gap', 'Theta = F(w(0)) - F*'),
+      ('smoothness', 'L'),
+    )
   ]
-  return [
-    *lines,
-    '',
-    'Inputs that the paper does not state',
-    *terminal.table(rows),
-  ]
+  return ['Inputs of the prediction', *terminal.table(rows)]
 
 
 def _sensitivity(report: planning_report.PlanReport) -> list[str]:
-  rule = report.rule
-  status = 'PROVEN' if rule.proven else 'NOT PROVEN'
+  mechanism, rule = report.mechanism, report.statement.sensitivity
+  formula, proven = mechanism.sensitivity_on_record
+  if rule is not None:
+    formula, proven = f'{rule.formula} = {rule.value:.6g}', rule.proven
+  statement = report.statement
   lines = [
-    f'Sensitivity ({rule.adjacency}, one {rule.unit})',
-    f'  {rule.formula} = {rule.value:.6g}: {status}',
-    *terminal.wrap(rule.reason, 4),
+    f'Sensitivity ({statement.adjacency}, one {statement.unit})',
+    *terminal.wrap(f'{formula}: {"PROVEN" if proven else "NOT PROVEN"}'),
+    *(terminal.wrap(rule.reason, 4) if rule is not None else ()),
   ]
-  other = report.proven_rule
-  if other is not None:
+  other = mechanism.proven_rule
+  if rule is not None and other is not None:
     lines += terminal.wrap(
       f'proven for this upload: {other.formula} = {other.value:.6g},'
       f' {other.value / rule.value:.6g} times larger, and the noise with it',
       4,
     )
   return lines
-
-
-def _listed(rounds: Sequence[int]) -> str:
-  if len(rounds) <= 6:
-    return ', '.join(map(str, rounds))
-  return f'{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}'
-
-
-def _calibrated_to(report: planning_report.PlanReport) -> str:
-  settings = report.settings
-  if settings.block_rounds == 1:
-    return 'a client in every round'
-  taken = planning_noise.worst_rounds(
-    settings.theta, settings.rounds, settings.block_rounds
-  )
-  return (
-    'the worst user, who takes part where the noise is least: in'
-    f' {"rounds" if len(taken) > 1 else "round"} {_listed(taken.tolist())}'
-    f' ({len(taken) * settings.local_steps} releases)'
-  )
 
 
 def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
@@ -120,94 +116,42 @@ def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
     ('', *('round 1', f'round {last}') * 2, 'delivers', ''),
   ]
   for noise in report.noise:
-    chosen = noise.calibration == report.settings.calibration
     cells: tuple[str, ...] = ('-',) * 4
-    if noise.schedule is not None:
-      ends = [noise.schedule.stddev(m) for m in (1, last)]
-      ends += [end / report.rule.value for end in ends]
+    if noise.noise_stddevs is not None and noise.noise_multipliers is not None:
+      ends = (*noise.noise_stddevs, *noise.noise_multipliers)
       cells = tuple(f'{end:.6g}' for end in ends)
+    chosen = noise.calibration == report.settings.calibration
     rows.append(
       (
         *(noise.calibration, *cells, terminal.epsilon(noise.delivered)),
-        '<- chosen' if chosen else '',
+        '<- chosen' if chosen and len(report.noise) > 1 else '',
       )
     )
   return rows
 
 
 def _noise(report: planning_report.PlanReport) -> list[str]:
-  settings = report.settings
-  on = {
-    'paper': 'the parameters, one release a round',
-    'gradient': f'the mean gradient, {settings.local_steps} releases a round',
-  }[settings.mechanism]
-  ends = sorted(report.schedule.stddev(m) for m in (1, settings.rounds))
-  lines = [f'Noise stddev sigma on {on}', *terminal.table(_noise_rows(report))]
-  lines += terminal.wrap(
-    f'sigma ranges from {ends[0]:.6g} to {ends[1]:.6g}, a factor of'
-    f' {ends[1] / ends[0]:.6g}; z = sigma / sensitivity'
-  )
-  lines += terminal.wrap(
-    f'delivers: the exact epsilon to {_calibrated_to(report)}'
-  )
-  if settings.mechanism == 'gradient':
-    scale = settings.learning_rate * settings.local_steps**0.5
-    lines += terminal.wrap(
-      f'the plan below takes it to the upload times eta sqrt(tau) = {scale:.6g}'
-    )
+  mechanism, sim = report.mechanism, report.simulation
+  releases = mechanism.releases_per_client
+  count = 'one release' if releases == 1 else f'{releases} releases'
+  stddevs = sim.mean_noise_stddevs
+  lines = [
+    f'Noise stddev sigma on {mechanism.noise_on}, {count} a round',
+    *terminal.table(_noise_rows(report)),
+    *terminal.wrap(
+      'sigma and z = sigma / sensitivity: the least of a user in the round;'
+      ' delivers: the epsilon to the user that spends most in these rounds'
+    ),
+    *terminal.wrap(
+      'in each parameter of the next model, sigma of round 1 ='
+      f' {stddevs[0]:.6g}, of round {len(stddevs)} = {stddevs[-1]:.6g}'
+    ),
+  ]
   for noise in report.noise:
     verdict = 'sound' if noise.sound else 'UNSOUND'
-    lines += terminal.wrap(f'{noise.calibration}: {verdict}, {noise.note}')
+    if noise.sound is not None:
+      lines += terminal.wrap(f'{noise.calibration}: {verdict}, {noise.note}')
   return lines
-
-
-def _delivered_notes(report: planning_report.PlanReport) -> list[str]:
-  settings = report.settings
-  lines = []
-  if not report.rule.proven:
-    lines += terminal.wrap(
-      'conditional: only if the sensitivity held, which is not proven'
-    )
-  if len(report.views) > 1:
-    block = settings.users / settings.users_per_round
-    lines += terminal.wrap(
-      f'balanced: each user once in a block of U/K = {block:g} rounds; visible:'
-      ' K of U at random, and the server sees whom; averaged: over that'
-      ' selection, before it is drawn'
-    )
-  if any(None in view.epsilons.values() for view in report.views):
-    lines += terminal.wrap(
-      '-: no such accountant, or too many noise levels for it'
-    )
-  if report.moment_claim is not None:
-    worth = (
-      'a CLAIM, not a bound (false for q < 1)'
-      if settings.sampling_rate < 1
-      else 'a bound, since q = 1'
-    )
-    claim = terminal.epsilon(report.moment_claim)
-    lines += terminal.wrap(f"the paper's moment bound: {claim}, {worth}")
-  if len(report.views) > 1:
-    lines += terminal.wrap(
-      planning_report.POISSON_CAVEAT, first='NOT GRANTED: '
-    )
-  return lines
-
-
-def _delivered(report: planning_report.PlanReport) -> list[str]:
-  settings = report.settings
-  rows: list[tuple[str, ...]] = [('', *planning_noise.ACCOUNTANTS, '')]
-  for view in report.views:
-    epsilons = (
-      terminal.epsilon(view.epsilons[n]) for n in planning_noise.ACCOUNTANTS
-    )
-    rows.append((view.title, *epsilons, view.promise))
-  return [
-    f'Delivered epsilon at delta = {settings.delta:g}, calibration'
-    f' {settings.calibration}',
-    *terminal.table(rows),
-    *_delivered_notes(report),
-  ]
 
 
 def _verdict(report: planning_report.PlanReport) -> list[str]:
@@ -215,23 +159,22 @@ def _verdict(report: planning_report.PlanReport) -> list[str]:
   verdict = 'HOLDS' if statement.holds else 'NO GUARANTEE'
   lines = [
     f'Verdict: {verdict}',
-    *terminal.wrap(
-      f'epsilon = {statement.target_epsilon:g} at delta ='
-      f' {statement.delta:g} for one {statement.unit} ({statement.adjacency}):'
-      f' {statement.reason}'
-    ),
+    '  If every round happens as planned, training will state:',
   ]
-  for assumption in statement.assumptions:
-    lines += terminal.wrap(assumption, first='- ')
+  for line in statement.describe().splitlines():
+    text = line.lstrip()
+    indent = len(line) - len(text) + 2
+    bullet = '- ' if text.startswith('- ') else ''
+    lines += terminal.wrap(text.removeprefix('- '), indent, bullet)
   return lines
 
 
 def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
   rows: list[tuple[str, ...]] = [
-    ('', f'M = {report.settings.rounds}', *('',) * 3, 'best M', *('',) * 4),
+    ('', f'M = {report.settings.rounds}', '', '', 'best', '', '', '', ''),
     (
       *('theta', 'decay', 'noise', 'bound'),
-      *('M*', 'M', 'decay', 'noise', 'bound', ''),
+      *('M', 'decay', 'noise', 'bound', ''),
     ),
   ]
   for plan in report.plans:
@@ -248,7 +191,7 @@ def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
       (
         f'{asked.theta:.4g}',
         *(f'{x:#.4g}' for x in (asked.decay, asked.noise, asked.bound)),
-        *(f'{plan.best_real:.1f}', str(best.rounds)),
+        str(best.rounds),
         *(f'{x:#.4g}' for x in (best.decay, best.noise, best.bound)),
         ', '.join(marks),
       )
@@ -258,43 +201,177 @@ def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
 
 def _plan(report: planning_report.PlanReport) -> list[str]:
   settings, optimal = report.settings, report.optimal
-  block = report.objective.block_rounds
-  why = (
-    'theta = sqrt(A)'
-    if block == 1
-    else f'in blocks of {block} rounds, theta by search in [sqrt(A), 1]'
-  )
+  asked = report.asked.asked
+  if not report.has_noise:
+    return [
+      'Plan: there is no noise to plan',
+      *terminal.wrap(
+        f'the bound after M = {asked.rounds} rounds is A^M Theta ='
+        f' {asked.bound:#.4g}'
+      ),
+    ]
   lines = [
-    'Plan: bound of F(w(M)) - F* = decay + noise, all at the same budget',
+    'Plan: bound of F(w(M)) - F* = decay + noise, all for the same target',
     *terminal.table(_plan_rows(report)),
     *terminal.wrap(
-      f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds} (M* ='
-      f' {report.optimal_real:.2f}), sigma of round 1 = {optimal.sigma:.6g},'
-      f' bound {optimal.bound:#.4g} ({why})'
+      f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds}, sigma of'
+      f' round 1 = {optimal.sigma:.6g} in the next model, bound'
+      f' {optimal.bound:#.4g}, by search'
+      + (
+        f' in blocks of {settings.block_rounds} rounds'
+        if settings.block_rounds > 1
+        else ''
+      )
     ),
     *terminal.wrap(
-      f'asked: theta = {settings.theta:.6g}, M = {settings.rounds}, sigma of'
-      f' round 1 = {report.asked.asked.sigma:.6g}, bound'
-      f' {report.asked.asked.bound:#.4g}'
+      f'asked: theta = {asked.theta:.6g}, M = {asked.rounds}, sigma of'
+      f' round 1 = {asked.sigma:.6g}, bound {asked.bound:#.4g}'
     ),
   ]
+  for warning in report.warnings:
+    lines += terminal.wrap(warning, first='WARNING: ')
   if not report.statement.holds:
     lines += terminal.wrap(
-      'the budget is what the chosen calibration spends: no guarantee'
+      'all spend what the chosen calibration spends: no guarantee'
     )
-  names = [n for n in settings.assumed if n != 'examples_per_user']
-  if names:
+  if settings.assumed:
     lines += terminal.wrap(
-      f'it rests on what is assumed ({", ".join(names)}): use it to compare'
-      ' plans, not to predict a loss'
+      f'it rests on what is assumed ({", ".join(settings.assumed)}): use it to'
+      ' compare plans, not to predict a loss'
     )
   return lines
 
 
+def _measurement(report: planning_report.PlanReport) -> list[str]:
+  """The section about A and Theta, of a report with a pilot."""
+  pilot = report.pilot
+  assert pilot is not None
+  estimate = pilot.estimate
+  low, high = estimate.contraction_interval
+  rows: list[tuple[str, ...]] = [('', 'estimate', 'stderr', '')]
+  for name, value, stderr, note in (
+    (
+      'A',
+      estimate.contraction,
+      estimate.contraction_stderr,
+      f'95 % interval {low:.6g} to {high:.6g}',
+    ),
+    (
+      'Theta',
+      estimate.initial_gap,
+      estimate.initial_gap_stderr,
+      'extrapolated to round 0',
+    ),
+    ('L_inf', estimate.final_loss, estimate.final_loss_stderr, ''),
+  ):
+    rows.append((name, f'{value:.6g}', f'{stderr:.2g}', note))
+  return [
+    'Contraction and initial gap: measured, not assumed',
+    *terminal.wrap(f'measured from {pilot.path}'),
+    *terminal.wrap(
+      f'test loss(m) = L_inf + Theta A^m, {estimate.rounds} rounds from'
+      f' {pilot.rounds[0]} to {pilot.rounds[-1]}, robust least squares'
+    ),
+    *terminal.table(rows),
+    *terminal.wrap(
+      f'fit: R^2 = {estimate.r_squared:.6g}, stddev of the residuals'
+      f' {estimate.residual_stddev:.3g}, their autocorrelation'
+      f' {estimate.autocorrelation:.2f}'
+    ),
+    *_doubts(report),
+    *terminal.wrap(
+      'a run without noise hides nothing: it must have been on public data;'
+      ' its test loss stands for F'
+    ),
+  ]
+
+
+def _doubts(report: planning_report.PlanReport) -> list[str]:
+  pilot = report.pilot
+  assert pilot is not None
+  estimate = pilot.estimate
+  warnings = []
+  if estimate.autocorrelation > _MOST_AUTOCORRELATION:
+    warnings.append(
+      'residuals follow one another: the loss does not fall by one factor, and'
+      ' A is a mean over the curve'
+    )
+  if estimate.remaining > _MOST_REMAINING:
+    warnings.append(
+      f'the pilot ended with {estimate.remaining:.0%} of the gap to go: L_inf'
+      ' and Theta are extrapolated, and the interval trusts the model; a longer'
+      ' pilot tells more'
+    )
+  differences = pilot.differences(report.settings)
+  if differences:
+    listed = ', '.join(
+      f'--{name}={measured!r} (here {planned!r})'
+      for name, (measured, planned) in differences.items()
+    )
+    warnings.append(f'A is that of rounds with {listed}')
+  return [
+    line for w in warnings for line in terminal.wrap(w, first='WARNING: ')
+  ]
+
+
+def _proposal(report: planning_report.PlanReport) -> list[str]:
+  """The section with the plan to train, of a report with a pilot."""
+  settings, optimal = report.settings, report.optimal
+  assert settings.initial_gap is not None
+  sigmas = f'sigma of round 1 = {optimal.sigma:.6g}'
+  if optimal.rounds > 1:
+    sigmas += f', of round {optimal.rounds} = {optimal.last_sigma:.6g}'
+  rows: list[tuple[str, ...]] = [
+    ('', '', 'best there', *('',) * 3, 'proposed', ''),
+    ('A', 'Theta', 'theta', 'M', 'sigma', 'bound', 'bound', ''),
+  ]
+  low, high = report.alternatives
+  for note, a, gap, best, bound in (
+    ('low end of A', low.contraction, low.initial_gap, low.best, low.bound),
+    (
+      *('estimate', settings.contraction, settings.initial_gap),
+      *(optimal, optimal.bound),
+    ),
+    ('high end', high.contraction, high.initial_gap, high.best, high.bound),
+  ):
+    rows.append(
+      (
+        *(f'{a:.5g}', f'{gap:#.4g}', f'{best.theta:.4g}', str(best.rounds)),
+        *(f'{best.sigma:#.4g}', f'{best.bound:#.4g}', f'{bound:#.4g}', note),
+      )
+    )
+  lines = [
+    'Proposed',
+    f'  --theta={optimal.theta:.6g} --rounds={optimal.rounds}',
+    *terminal.wrap(
+      f'for epsilon = {settings.epsilon:g} at delta = {settings.delta:g}:'
+      f' {sigmas} in the next model'
+    ),
+  ]
+  if not report.statement.holds:
+    lines += terminal.wrap(
+      'no guarantee: the verdict above is that of any plan'
+    )
+  if optimal.bound >= settings.initial_gap:
+    lines += terminal.wrap(
+      f'its bound {optimal.bound:#.4g} is not below Theta ='
+      f' {settings.initial_gap:#.4g}, where training starts: at this budget the'
+      ' bound promises no progress',
+      first='WARNING: ',
+    )
+  return [
+    *lines,
+    'What the uncertainty of A costs, with Theta fitted to each A',
+    *terminal.table(rows, left=0),
+  ]
+
+
 def describe(report: planning_report.PlanReport) -> str:
   """The whole report in words, several lines."""
-  parts = [_setting, _sensitivity, _noise, _delivered, _verdict, _plan]
+  parts = [_setting, _inputs, _verdict, _plan]
+  if report.has_noise:
+    parts[2:2] = [_sensitivity, _noise]
   if report.pilot is not None:
-    parts.insert(1, planning_pilot_text.measurement)
-    parts.append(planning_pilot_text.proposal)
+    parts.insert(1, _measurement)
+    parts.append(_proposal)
   return '\n\n'.join('\n'.join(part(report)) for part in parts)

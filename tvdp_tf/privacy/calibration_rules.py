@@ -5,14 +5,51 @@ tight    the paper's moment bound, solved exactly (`paper.tight_moment_stddev`)
 exact, rdp, pld  an accountant, without sampling (`calibration.calibrate`)
 """
 
+import math
+
 from tvdp_tf import _validate
 from tvdp_tf.privacy import calibration as calibration_lib
 from tvdp_tf.privacy import paper
 from tvdp_tf.privacy import schedule as schedule_lib
+from tvdp_tf.privacy import statement as statement_lib
 
 # For a mechanism with a guarantee: noise is not calibrated to a claim.
 ACCOUNTED = ('exact', 'rdp', 'pld')
 CALIBRATIONS = ('printed', 'tight', *ACCOUNTED)
+
+_ACCOUNTANTS = {
+  'exact': 'exact Gaussian curve',
+  'rdp': 'Renyi accountant',
+  'pld': 'privacy loss distribution',
+}
+
+
+def soundness(
+  calibration: str, *, epsilon: float, delta: float, sampling_rate: float
+) -> tuple[bool, str]:
+  """Whether an epsilon may rest on a rule, and why, in a few words.
+
+  Args:
+    calibration: One of `CALIBRATIONS`.
+    epsilon: The target, > 0.
+    delta: In (0, 1).
+    sampling_rate: q in (0, 1].
+
+  Raises:
+    ValueError: If there is no such rule.
+  """
+  _validate.one_of('calibration', calibration, CALIBRATIONS)
+  if calibration == 'printed':
+    own = paper.moment_bound_epsilon(
+      epsilon * epsilon / (2 * -math.log(delta)), delta
+    )
+    text = statement_lib.format_epsilon(own)
+    return False, f'Theorem 1; its own moment bound gives epsilon {text}'
+  if calibration == 'tight':
+    if sampling_rate == 1:
+      return True, 'moment bound, which holds for q = 1'
+    return False, 'moment bound linear in q, which is false for q < 1'
+  return True, _ACCOUNTANTS[calibration]
 
 
 def schedule_for_every_round(

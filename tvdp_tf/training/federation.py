@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvdp_tf.learning import datasets, models, participation, partitions
+from tvdp_tf.learning import datasets, models, participation
+from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
 
@@ -76,17 +77,6 @@ class Federation:
     )
 
 
-def _parts(
-  settings: settings_lib.TrainingSettings, labels: np.ndarray, seed: int
-) -> list[np.ndarray]:
-  """Deals out examples with these labels."""
-  if settings.split == 'iid':
-    return partitions.iid(len(labels), settings.users, seed)
-  return partitions.dirichlet(
-    labels, settings.users, settings.dirichlet_concentration, seed
-  )
-
-
 def data_on_record(
   settings: settings_lib.TrainingSettings,
   partition_seed: int,
@@ -106,7 +96,7 @@ def data_on_record(
   """
   made_up = np.arange(max(1000, settings.users)) % 10
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
-  for part in _parts(settings, made_up, partition_seed):
+  for part in population.deal(settings, made_up, partition_seed):
     digest.update(part.astype('<i8').tobytes() + b';')
   split = settings.split
   if split != 'iid':
@@ -149,7 +139,7 @@ def assemble(
     public_seed = secrets.randbits(63)
   if partition_seed is None:
     partition_seed = public_seed
-  parts = _parts(settings, dataset.train_labels, partition_seed)
+  parts = population.deal(settings, dataset.train_labels, partition_seed)
   dataset, examples = datasets.dealt(dataset, parts)
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
@@ -159,9 +149,7 @@ def assemble(
     dataset=dataset,
     spec=spec,
     examples=examples,
-    participation=participation.PARTICIPATIONS[settings.participation](
-      settings.users, settings.users_per_round, cohort_seed
-    ),
+    participation=population.draw(settings, cohort_seed),
     public_seed=public_seed,
     partition_seed=partition_seed,
   )

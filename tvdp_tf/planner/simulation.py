@@ -1,0 +1,84 @@
+"""A run without its training: the rounds' releases, by the mechanism itself."""
+
+import dataclasses
+
+import numpy as np
+
+from tvdp_tf import mechanisms
+from tvdp_tf.planner import settings as planning_settings
+from tvdp_tf.training import population as population_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+  """A mechanism that has been through all its rounds.
+
+  Attributes:
+    mechanism: The mechanism; every round is in its history.
+    mean_noise_stddevs: Standard deviation of the noise in each parameter of the
+      mean of every round, float64 [rounds].
+  """
+
+  mechanism: mechanisms.Mechanism
+  mean_noise_stddevs: np.ndarray
+
+  @property
+  def noise_stddevs(self) -> np.ndarray:
+    """The least noise that a client adds, float64 [rounds]."""
+    return np.array([r.noise_stddev for r in self.mechanism.history])
+
+  @property
+  def noise_multipliers(self) -> np.ndarray:
+    """The least noise multiplier of a client, float64 [rounds]."""
+    return np.array(
+      [
+        np.min(r.noise_multipliers, initial=np.inf)
+        for r in self.mechanism.history
+      ]
+    )
+
+
+def run(
+  settings: planning_settings.PlanSettings,
+  population: population_lib.Population,
+) -> Simulation:
+  """Calibrates the mechanism, as training would, and goes through its rounds.
+
+  Args:
+    settings: Of the run.
+    population: Its users.
+
+  Returns:
+    The simulation.
+
+  Raises:
+    ValueError: If no noise meets the target, or that of a round is not
+      representable; about a setting.
+  """
+  try:
+    with np.errstate(over='ignore'):
+      return _run(settings, population)
+  except ValueError as error:
+    name = str(error).partition(' ')[0]
+    if name in {field.name for field in dataclasses.fields(settings)}:
+      raise
+    name = 'epsilon' if settings.theta == 1 else 'theta'
+    raise ValueError(
+      f'{name} must leave the noise of all {settings.rounds} rounds'
+      f' representable, got {getattr(settings, name)!r} ({error})'
+    ) from error
+
+
+def _run(settings, population) -> Simulation:
+  mechanism = mechanisms.build(settings, population)
+  schedule = mechanism.schedule
+  means = np.zeros(settings.rounds)
+  for m in range(1, settings.rounds + 1):
+    releases = mechanism.round(
+      m,
+      population.participation.cohort(m),
+      0.0 if schedule is None else schedule.stddev(m),
+    )
+    mechanism.take(releases)
+    means[m - 1] = mechanism.mean_noise_stddev(releases)
+  return Simulation(mechanism, means)

@@ -1,0 +1,117 @@
+"""Who takes part in a run and with how many examples, without TensorFlow.
+
+`federation.assemble` deals out the data and draws the cohorts with the
+functions here, and whoever plans a run asks the same ones.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tvdp_tf.learning import datasets, model_sizes, participation, partitions
+from tvdp_tf.training import settings as settings_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+  """All that a mechanism asks of the users: a `mechanisms.Population`.
+
+  Attributes:
+    participation: The rule that draws the cohorts.
+    examples_per_user: |D_k| for each user, int64 [users].
+    num_parameters: How many weights the model has.
+  """
+
+  participation: participation.Participation
+  examples_per_user: np.ndarray
+  num_parameters: int
+
+
+def deal(
+  settings: settings_lib.TrainingSettings,
+  labels: np.ndarray,
+  partition_seed: int,
+) -> list[np.ndarray]:
+  """Deals out the training examples.
+
+  Args:
+    settings: The run's settings.
+    labels: Of the examples, [n]; an `iid` split looks at n alone.
+    partition_seed: Seed of the split.
+
+  Returns:
+    For each user, the indices of its examples.
+
+  Raises:
+    ValueError: If there are more users than examples.
+  """
+  if settings.split == 'iid':
+    return partitions.iid(len(labels), settings.users, partition_seed)
+  return partitions.dirichlet(
+    labels, settings.users, settings.dirichlet_concentration, partition_seed
+  )
+
+
+def draw(
+  settings: settings_lib.TrainingSettings, cohort_seed: int
+) -> participation.Participation:
+  """The rule that draws the cohorts.
+
+  Args:
+    settings: The run's settings.
+    cohort_seed: Seed of the draws; a secret with `poisson`.
+  """
+  return participation.PARTICIPATIONS[settings.participation](
+    settings.users, settings.users_per_round, cohort_seed
+  )
+
+
+def expected(
+  settings: settings_lib.TrainingSettings,
+  examples_per_user: int | None = None,
+  dimension: int | None = None,
+) -> Population:
+  """The users of a run to come, from what is public of its data set.
+
+  With a seed they are those of the run. Without, a run draws seeds of its own,
+  and here both are 0.
+
+  Args:
+    settings: The run's settings.
+    examples_per_user: n of every user; by default that of the split.
+    dimension: Number of parameters; by default that of the model.
+
+  Raises:
+    ValueError: If a setting does not fit the data set.
+    DatasetUnavailableError: If the data set has to be loaded and cannot be.
+  """
+  seed = settings.seed or 0
+  if dimension is None:
+    dimension = _num_parameters(settings)
+  if examples_per_user is not None:
+    sizes = np.full(settings.users, examples_per_user, np.int64)
+  else:
+    parts = deal(settings, _labels(settings), seed)
+    sizes = np.array([len(part) for part in parts], np.int64)
+  return Population(draw(settings, seed), sizes, dimension)
+
+
+def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
+  """Of the model; that of a file is loaded, with TensorFlow."""
+  facts = datasets.facts(settings.dataset, settings.data_dir)
+  if settings.model in model_sizes.FORMULAS:
+    formula = model_sizes.FORMULAS[settings.model]
+    return formula(facts.input_shape, facts.num_classes)
+  from tvdp_tf.learning import models  # noqa: PLC0415
+
+  spec = models.find(settings.model)
+  model = spec.build(facts.input_shape, facts.num_classes, 0)
+  return int(model.count_params())
+
+
+def _labels(settings: settings_lib.TrainingSettings) -> np.ndarray:
+  """The labels that a split looks at; an `iid` split, at none."""
+  name, data_dir = settings.dataset, settings.data_dir
+  if settings.split == 'iid':
+    return np.zeros(datasets.facts(name, data_dir).examples, np.int32)
+  return datasets.load(name, data_dir).train_labels
