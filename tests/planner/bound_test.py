@@ -128,8 +128,9 @@ class BoundTest(parameterized.TestCase):
     self.assertEqual((point.bound, point.noise), (math.inf, math.inf))
 
   def test_whether_theta_matters(self):
-    self.assertTrue(_objective().theta_matters(0.95, 3))
-    self.assertFalse(_objective(mechanism='laplace').theta_matters(0.95, 3))
+    self.assertTrue(_objective().theta_matters(0.95))
+    self.assertTrue(_objective(mechanism='gradient').theta_matters(0.95))
+    self.assertFalse(_objective(mechanism='laplace').theta_matters(0.95))
 
   def test_thetas_that_are_equal_up_to_rounding_are_one(self):
     self.assertEqual(

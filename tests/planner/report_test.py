@@ -185,6 +185,9 @@ class ReportTest(parameterized.TestCase):
     self.assertNotIn('training draws anew', text)
     text = planning_text.describe(_report(mechanism='gradient'))
     self.assertIn('drawn with public seed 0', text)
+    values = {'dataset': 'digits', 'users': 20, 'mechanism': 'gradient'}
+    text = planning_text.describe(_report(**values, split='dirichlet'))
+    self.assertIn('who takes part when and who holds how much', text)
     secret = _report(mechanism='central', users=20, rounds=6, delta=1e-6)
     self.assertNotIn('public seed 0', planning_text.describe(secret))
 
@@ -201,6 +204,17 @@ class ReportTest(parameterized.TestCase):
     self.assertLen(report.plans, 1)
     text = planning_text.describe(report)
     self.assertIn('not used by this mechanism', text)
+
+  def test_a_schedule_of_ones_own(self):
+    report = _report(mechanism='gradient', rounds=20, schedule=(2.0,) * 20)
+    constant = _report(mechanism='gradient', rounds=20)
+    np.testing.assert_allclose(
+      report.asked.asked.bound, constant.asked.asked.bound
+    )
+    text = planning_text.describe(report)
+    self.assertIn('a schedule of your own', text)
+    self.assertRegex(text, r'\n  1 .* yours')
+    self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
   def test_a_mechanism_of_ones_own(self):
     self.addCleanup(mechanisms.MECHANISMS.pop, Ball.name, None)

@@ -31,6 +31,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'images with labels that TFDS has; digits is embedded.',
   ),
   'data_dir': ('string', "TFDS's folder; downloads on first use."),
+  'features': (
+    'string',
+    'Features computed of each example before training, once: none or'
+    ' scattering, of images, for --model=linear. They cost no privacy.',
+  ),
   'model': (
     'string',
     f'Model: {", ".join(settings.MODELS)}, or keras:PATH for a .keras file.',

@@ -44,6 +44,10 @@ def _mlp(input_shape: Sequence[int], num_classes: int) -> int:
   return _dense(math.prod(input_shape), 32, num_classes)
 
 
+def _linear(input_shape: Sequence[int], num_classes: int) -> int:
+  return _dense(math.prod(input_shape), num_classes)
+
+
 def _svm(input_shape: Sequence[int], num_classes: int) -> int:
   check_svm(num_classes)
   return _dense(math.prod(input_shape), 1)
@@ -63,5 +67,6 @@ def _cnn(input_shape: Sequence[int], num_classes: int) -> int:
 FORMULAS: dict[str, Callable[[Sequence[int], int], int]] = {
   'mlp': _mlp,
   'svm': _svm,
+  'linear': _linear,
   'cnn': _cnn,
 }

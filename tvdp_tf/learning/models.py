@@ -85,6 +85,23 @@ def build_svm(
   )
 
 
+def build_linear(
+  input_shape: Sequence[int], num_classes: int, seed: int
+) -> tf.keras.Model:
+  """A softmax regression: one layer, from zero."""
+  del seed  # The problem is convex.
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(
+        num_classes, name='logits', kernel_initializer='zeros'
+      ),
+    ],
+    name='linear',
+  )
+
+
 def build_cnn(
   input_shape: Sequence[int], num_classes: int, seed: int
 ) -> tf.keras.Model:
@@ -170,6 +187,7 @@ MODELS = {
       name='svm', build=build_svm, loss=HingeLoss(), l2_regularization=1e-3
     ),
     ModelSpec(name='cnn', build=build_cnn, loss=_cross_entropy()),
+    ModelSpec(name='linear', build=build_linear, loss=_cross_entropy()),
   )
 }
 _FILE = 'keras:'

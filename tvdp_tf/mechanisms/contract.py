@@ -15,12 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tvdp_tf import errors, privacy
-from tvdp_tf.learning import participation
-from tvdp_tf.mechanisms.interfaces import (
-  GraphMechanism,
-  Population,
-  Round,
-)
+from tvdp_tf.learning import features, participation
+from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
 from tvdp_tf.privacy import (
   calibration_rules,
   ledger,
@@ -536,6 +532,8 @@ class Mechanism(abc.ABC):
       'other runs on the same data add to this one, unless they share its'
       ' ledger',
     ]
+    if self.settings.features != features.NONE:
+      found.append(features.FEATURES[self.settings.features].privacy_words)
     if self.settings.split == 'dirichlet':
       found.append(
         'who holds which examples is taken as given: that this simulation deals'

@@ -122,7 +122,10 @@ class Noise:
     """In the mean of every round, float64 [rounds]; inf if there is none."""
     key = (theta, rounds)
     if key not in self._known:
-      settings = dataclasses.replace(self._settings, theta=theta, rounds=rounds)
+      # What is compared with a schedule of one's own are geometric ones.
+      settings = dataclasses.replace(
+        self._settings, theta=theta, rounds=rounds, schedule=()
+      )
       try:
         found = simulation.run(settings, self._population).mean_noise_stddevs
       except ValueError:
@@ -150,8 +153,9 @@ class Objective:
     noise_weight: L d / 2.
     noise: Of every plan.
     block_rounds: M is a multiple of it.
-    coarse: Whether to try few plans: to calibrate secret samples is a search
-      of its own, so that each takes ten times as long.
+    coarse: Whether to try few plans: to calibrate secret samples, or by privacy
+      loss distributions, is a search of its own, so that each takes ten times
+      as long.
   """
 
   contraction: float
@@ -197,7 +201,12 @@ class Objective:
       return self.point(theta, blocks * block).bound
 
     grid = sorted({round(b) for b in np.geomspace(low, high, 6)})
-    index = int(np.argmin([at(b) for b in grid]))
+    index = 0
+    for number in range(1, len(grid)):
+      if at(grid[number]) < at(grid[index]):
+        index = number
+      elif self.coarse:
+        break  # Longer runs take longest to calibrate.
     low, high = grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]
     if not self.coarse and high - low > 2:
       found = _least(lambda x: at(round(math.exp(x))), low, high, 0.02)
@@ -238,14 +247,16 @@ class Objective:
         break
     return best
 
-  def theta_matters(self, theta: float, rounds: int) -> bool:
-    """Whether another theta has another noise."""
+  def theta_matters(self, theta: float) -> bool:
+    """Whether another theta has another noise, in two blocks of rounds."""
     other = math.sqrt(self.contraction)
     if math.isclose(other, theta):
       other = 1.0
-    return not np.array_equal(
-      self.noise.stddevs(theta, rounds), self.noise.stddevs(other, rounds)
+    one, another = (
+      self.noise.stddevs(value, 2 * self.block_rounds)
+      for value in (theta, other)
     )
+    return not np.array_equal(one, another)
 
   def alternative(
     self, plan: BoundPoint, contraction: float, initial_gap: float

@@ -98,14 +98,19 @@ class PlanReport:
     return len(self.plans) > 1
 
   @property
-  def has_example_cohorts(self) -> bool:
-    """Whether training will draw other cohorts than the plan, and tell."""
+  def drawn_anew(self) -> tuple[str, ...]:
+    """What training will draw otherwise than the plan, in words."""
     settings = self.settings
-    return (
-      settings.seed is None
-      and settings.sampling_rate < 1
-      and self.mechanism.header.sampling != 'poisson'
-    )
+    if settings.seed is not None:
+      return ()
+    found = []
+    # Secret samples count for every user alike.
+    secret = self.mechanism.header.sampling == 'poisson'
+    if settings.sampling_rate < 1 and not secret:
+      found.append('who takes part when')
+    if settings.split != 'iid' and settings.examples_per_user is None:
+      found.append('who holds how much')
+    return tuple(found)
 
   @property
   def warnings(self) -> tuple[str, ...]:
@@ -149,7 +154,7 @@ class PlanReport:
       'population': {
         'examples_per_user': [int(sizes.min()), int(sizes.max())],
         'num_parameters': self.population.num_parameters,
-        'example_cohorts': self.has_example_cohorts,
+        'drawn_anew': list(self.drawn_anew),
       },
       'sensitivity': {'formula': formula, 'proven': proven},
       'calibrations': [dataclasses.asdict(noise) for noise in self.noise],
@@ -317,7 +322,8 @@ def make_report(
     noise_weight=weight,
     noise=noise,
     block_rounds=settings.block_rounds,
-    coarse=sim.mechanism.header.sampling == 'poisson',
+    coarse=settings.calibration == 'pld'
+    or sim.mechanism.header.sampling == 'poisson',
   )
   optimal, plans = _compared(objective, settings)
   alternatives = _alternatives(objective, optimal, pilot)
@@ -343,7 +349,7 @@ def _compared(
   """The best plan, and what each of some thetas costs."""
   theta, rounds = settings.theta, settings.rounds
   asked = objective.point(theta, rounds)
-  if not objective.theta_matters(theta, rounds):
+  if not objective.theta_matters(theta):
     best = objective.best_rounds(theta)
     return best, (planning_bound.ThetaPlan(asked, best),)
   optimal = objective.optimal()

@@ -12,11 +12,17 @@ _MOST_REMAINING = 0.2
 
 def _setting(report: planning_report.PlanReport) -> list[str]:
   settings, mechanism = report.settings, report.mechanism
-  change = (
-    'the same noise in every round'
-    if settings.theta == 1
-    else f'sigma times {settings.theta**0.5:.6g} from round to round'
-  )
+  if settings.schedule:
+    change = 'not used: a schedule of your own'
+  elif not report.theta_matters:
+    change = 'not used by this mechanism'
+  elif settings.theta == 1:
+    change = '1, the same noise in every round'
+  else:
+    change = (
+      f'{settings.theta:.6g}, sigma times {settings.theta**0.5:.6g} from round'
+      ' to round'
+    )
   rows = [
     ('data', f'{settings.dataset}, {settings.split}; model {settings.model}'),
     ('mechanism', f'{mechanism.name}: {mechanism.summary}'),
@@ -36,9 +42,7 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
         'target',
         f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}',
       ),
-      ('theta', f'{settings.theta:.6g}, {change}')
-      if report.theta_matters
-      else ('theta', 'not used by this mechanism'),
+      ('theta', change),
       ('calibration', settings.calibration or "the mechanism's own"),
       (
         'noise',
@@ -46,10 +50,10 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
       ),
     ]
   lines = ['Setting', *terminal.table(rows)]
-  if report.has_example_cohorts:
+  if report.drawn_anew:
     lines += terminal.wrap(
-      'who takes part when, and with it the noise of a single user, is an'
-      ' example drawn with public seed 0: training draws anew'
+      f'{" and ".join(report.drawn_anew)}, and with it the noise of a single'
+      ' user, is an example drawn with public seed 0: training draws anew'
     )
   return lines
 
@@ -139,8 +143,9 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
     f'Noise stddev sigma on {mechanism.noise_on}, {count} a round',
     *terminal.table(_noise_rows(report)),
     *terminal.wrap(
-      'sigma and z = sigma / sensitivity: the least of a user in the round;'
-      ' delivers: the epsilon to the user that spends most in these rounds'
+      'sigma, and z relative to the sensitivity: the least of a user in the'
+      ' round; delivers: the epsilon to the user that spends most in these'
+      ' rounds'
     ),
     *terminal.wrap(
       'in each parameter of the next model, sigma of round 1 ='
@@ -182,7 +187,10 @@ def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
     marks = [
       name
       for name, theta in (
-        ('asked', report.settings.theta),
+        (
+          'yours' if report.settings.schedule else 'asked',
+          report.settings.theta,
+        ),
         ('best', report.optimal.theta),
       )
       if math.isclose(theta, asked.theta)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvdp_tf.learning import datasets, models, participation
+from tvdp_tf.learning import datasets, features, models, participation
 from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
@@ -27,6 +27,8 @@ class Federation:
       cohorts. None of these is secret; the noise is never drawn from it unless
       the run is seeded.
     partition_seed: Seed of the split, as public; None if there was no split.
+    features_sha256: Digest of the features of public examples, if they are a
+      function of the user's own; otherwise empty.
   """
 
   dataset: datasets.Dataset
@@ -35,6 +37,7 @@ class Federation:
   participation: participation.Participation
   public_seed: int
   partition_seed: int | None = None
+  features_sha256: str = ''
   _user_data: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(
     default_factory=dict, init=False, repr=False, compare=False
   )
@@ -112,6 +115,7 @@ def assemble(
   public_seed: int | None = None,
   test_part: str = 'all',
   partition_seed: int | None = None,
+  progress: bool = False,
 ) -> Federation:
   """Loads the data and deals it out.
 
@@ -121,6 +125,7 @@ def assemble(
     test_part: As of `datasets.with_test_part`.
     partition_seed: Seed of the split, to deal out the data as in another run;
       by default `public_seed`.
+    progress: Whether to draw a progress bar while features are computed.
 
   Returns:
     The federation.
@@ -141,6 +146,8 @@ def assemble(
     partition_seed = public_seed
   parts = population.deal(settings, dataset.train_labels, partition_seed)
   dataset, examples = datasets.dealt(dataset, parts)
+  features_sha256 = features.digest(settings.features, dataset)
+  dataset = features.applied(settings.features, dataset, examples, progress)
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
     # Amplification rests on it being a secret: it is written nowhere.
@@ -152,6 +159,7 @@ def assemble(
     participation=population.draw(settings, cohort_seed),
     public_seed=public_seed,
     partition_seed=partition_seed,
+    features_sha256=features_sha256,
   )
   _ = federation.num_parameters  # A model that does not fit is an error now.
   return federation

@@ -8,7 +8,13 @@ import dataclasses
 
 import numpy as np
 
-from tvdp_tf.learning import datasets, model_sizes, participation, partitions
+from tvdp_tf.learning import (
+  datasets,
+  features,
+  model_sizes,
+  participation,
+  partitions,
+)
 from tvdp_tf.training import settings as settings_lib
 
 
@@ -101,11 +107,13 @@ def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
   facts = datasets.facts(settings.dataset, settings.data_dir)
   if settings.model in model_sizes.FORMULAS:
     formula = model_sizes.FORMULAS[settings.model]
-    return formula(facts.input_shape, facts.num_classes)
+    shape = features.output_shape(settings.features, facts.input_shape)
+    return formula(shape, facts.num_classes)
   from tvdp_tf.learning import models  # noqa: PLC0415
 
   spec = models.find(settings.model)
-  model = spec.build(facts.input_shape, facts.num_classes, 0)
+  shape = features.output_shape(settings.features, facts.input_shape)
+  model = spec.build(shape, facts.num_classes, 0)
   return int(model.count_params())
 
 

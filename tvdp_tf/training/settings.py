@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvdp_tf import _validate, mechanisms, privacy
-from tvdp_tf.learning import datasets, participation
+from tvdp_tf.learning import datasets, features, participation
 from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
-MODELS = ('mlp', 'svm', 'cnn')
+MODELS = ('mlp', 'svm', 'cnn', 'linear')
 MECHANISMS = tuple(mechanisms.MECHANISMS)
 SPLITS = ('iid', 'dirichlet')
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
@@ -33,6 +33,8 @@ class TrainingSettings:
     dataset: Name of the data set (`tvdp_tf.learning.datasets`).
     data_dir: TFDS's folder; None for TFDS's default.
     model: Name of the model (`tvdp_tf.learning.models`).
+    features: Features that are computed of each example, once, before training
+      (`tvdp_tf.learning.features`): a name, or a function of one example.
     users: U.
     users_per_round: K.
     split: How the training examples are dealt out to the users.
@@ -76,6 +78,7 @@ class TrainingSettings:
 
   dataset: str = 'digits'
   data_dir: str | None = None
+  features: Any = 'none'  # Given as a function it is the name from then on.
   model: str = 'mlp'
   users: int = 10
   users_per_round: int = 5
@@ -106,6 +109,9 @@ class TrainingSettings:
 
   def __post_init__(self):
     datasets.check_name(self.dataset)
+    if callable(self.features):
+      object.__setattr__(self, 'features', features.register(self.features))
+    features.check_name(self.features)
     if not str(self.model).startswith('keras:'):
       _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
     _validate.one_of('split', self.split, SPLITS)

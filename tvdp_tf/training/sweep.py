@@ -23,6 +23,7 @@ from tvdp_tf.training import settings as settings_lib
 _FEDERATION = (
   'dataset',
   'data_dir',
+  'features',
   'model',
   'users',
   'users_per_round',
@@ -32,7 +33,7 @@ _FEDERATION = (
   'seed',
 )
 # Settings that `rounds.build_process` reads beside the mechanism.
-_GRAPH = ('dataset', 'model', 'local_steps', 'learning_rate')
+_GRAPH = ('dataset', 'features', 'model', 'local_steps', 'learning_rate')
 
 
 def _key(
@@ -156,7 +157,7 @@ class Sweep:
   def _evaluator_of(
     self, plan: mechanisms.Mechanism, fed: federation.Federation
   ) -> evaluation.Evaluator:
-    key = _key(plan.settings, ('dataset', 'model'))
+    key = _key(plan.settings, ('dataset', 'features', 'model'))
     if key not in self._evaluators:
       self._evaluators[key] = evaluation.Evaluator(
         functional.FunctionalModel(fed.initial_model()),

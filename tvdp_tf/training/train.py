@@ -71,6 +71,8 @@ def _resolved(
   if kind == 'keras':
     content = pathlib.Path(path).read_bytes()
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
+  if fed.features_sha256:
+    resolved['features_sha256'] = fed.features_sha256
   if plan.schedule is not None:
     resolved['schedule'] = plan.schedule.to_json_dict()
   return resolved
@@ -90,6 +92,7 @@ def _build(
   settings: settings_lib.TrainingSettings,
   public_seed: int | None,
   partition_seed: int | None,
+  progress: bool,
 ) -> tuple[
   mechanisms.Mechanism,
   federation.Federation,
@@ -97,7 +100,10 @@ def _build(
 ]:
   try:
     fed = federation.assemble(
-      settings, public_seed, partition_seed=partition_seed
+      settings,
+      public_seed,
+      partition_seed=partition_seed,
+      progress=progress,
     )
     plan = mechanisms.build(settings, fed)
     # A model that no noise can hide is an error before there is a folder.
@@ -208,6 +214,7 @@ def _prepare(
   ledger: shared_ledger.SharedLedger | None,
   selection: selection_lib.Selection | None,
   then: Mapping[str, Any] | None = None,
+  progress: bool = False,
 ) -> _Prepared:
   """Deals out the data, and sets the noise.
 
@@ -216,6 +223,7 @@ def _prepare(
     ledger: The ledger that the run shares with others, if it does.
     selection: How the run may come to be published among others.
     then: What was `resolved` when the run began, if it is to be resumed.
+    progress: As of `train`.
   """
   found = None if ledger is None else ledger.find()
   public_seed = partition_seed = None
@@ -225,7 +233,7 @@ def _prepare(
     partition_seed = found.partition_seed
   elif selection is not None:
     partition_seed = selection.partition_seed
-  plan, fed, process = _build(settings, public_seed, partition_seed)
+  plan, fed, process = _build(settings, public_seed, partition_seed, progress)
   config = {
     'settings': dataclasses.asdict(settings),
     'resolved': _resolved(plan, fed),
@@ -254,10 +262,11 @@ def _begun(
   ledger: shared_ledger.SharedLedger | None,
   output_dir: pathlib.Path,
   selection: selection_lib.Selection | None,
+  progress: bool,
 ) -> _Prepared:
   """A run whose folder is there, and that is on record; nothing released."""
   while True:
-    start = _prepare(settings, ledger, selection)
+    start = _prepare(settings, ledger, selection, progress=progress)
     if ledger is not None and start.found:
       _check_room(start.plan, ledger)
     try:
@@ -280,6 +289,7 @@ def _gone_on(
   ledger: shared_ledger.SharedLedger | None,
   output_dir: pathlib.Path,
   config: Mapping[str, Any],
+  progress: bool,
 ) -> _Prepared:
   """The run in the folder, if nothing has changed since it began."""
   run_folder.check_unchanged(output_dir, config, 'versions', _versions())
@@ -289,7 +299,7 @@ def _gone_on(
     raise errors.UsageError(
       f'ledger must be {given}, as when the run in {str(output_dir)!r} began'
     )
-  start = _prepare(settings, ledger, None, then)
+  start = _prepare(settings, ledger, None, then, progress)
   run_folder.check_unchanged(
     output_dir, config, 'resolved', start.config['resolved']
   )
@@ -351,9 +361,9 @@ def train(
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
   if resume:
-    start = _gone_on(settings, ledger, output_dir, config)
+    start = _gone_on(settings, ledger, output_dir, config, progress)
   else:
-    start = _begun(settings, ledger, output_dir, selection)
+    start = _begun(settings, ledger, output_dir, selection, progress)
   with (
     run_folder.locked(output_dir),
     ledger_lib.PrivacyLedger.open(

@@ -1,0 +1,176 @@
+import pathlib
+from typing import Any
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import mechanisms
+from tvdp_tf.learning import datasets, features
+from tvdp_tf.training import federation, population, train
+from tvdp_tf.training import settings as settings_lib
+
+_SMALL: dict[str, Any] = {
+  'users': 4,
+  'users_per_round': 4,
+  'rounds': 2,
+  'local_steps': 1,
+}
+
+
+def images(count=6, shape=(28, 28, 1), seed=0):
+  return np.random.default_rng(seed).random([count, *shape]).astype(np.float32)
+
+
+def halves(image):
+  """Means of rows: a function of one example."""
+  return image.mean(axis=1).ravel()
+
+
+_calls = []
+
+
+def counted(image):
+  _calls.append(1)
+  return np.concatenate([image.ravel(), [len(_calls)]])
+
+
+class ScatteringTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((28, 28, 1), 81 * 7 * 7), ((32, 32, 3), 243 * 8 * 8), ((8, 8, 1), 9 * 16)
+  )
+  def test_shape_and_norm(self, shape, size):
+    found = features.scattering(images(3, shape))
+    self.assertEqual(found.shape, (3, size))
+    self.assertEqual(found.dtype, np.float32)
+    self.assertEqual(features.output_shape('scattering', shape), (size,))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+
+  @parameterized.parameters(((28, 28, 1),), ((32, 32, 3),), ((8, 8, 1),))
+  def test_an_example_alone(self, shape):
+    """Bit for bit the same among any others, in any place."""
+    some = images(5, shape)
+    together = features.scattering(some)
+    for i in range(5):
+      alone = features.scattering(some[i : i + 1])
+      np.testing.assert_array_equal(alone[0], together[i])
+      others = images(5, shape, seed=1) * 1e30
+      others[i] = some[i]
+      with np.errstate(all='ignore'):
+        among = features.scattering(others)
+      np.testing.assert_array_equal(among[i], together[i])
+
+  def test_a_blank_image_is_no_error(self):
+    self.assertTrue(np.isfinite(features.scattering(images() * 0)).all())
+
+  def test_groups_have_mean_0_and_variance_1(self):
+    maps = images(4, (6, 5, 5)) * 7 + 3
+    found = features.group_normalized(maps, 3).reshape(4, 3, -1)
+    np.testing.assert_allclose(found.mean(axis=2), 0, atol=1e-5)
+    np.testing.assert_allclose(found.var(axis=2), 1, rtol=1e-4)
+
+  def test_refuses_what_is_no_image(self):
+    with self.assertRaisesRegex(ValueError, 'features must be none for'):
+      features.output_shape('scattering', (108,))
+
+
+class OwnFeaturesTest(absltest.TestCase):
+  def test_a_function_of_one_example(self):
+    settings = settings_lib.TrainingSettings(
+      **_SMALL, mechanism='gradient', features=halves, model='linear'
+    )
+    self.assertEqual(settings.features, 'halves')
+    fed = federation.assemble(settings)
+    self.assertEqual(fed.input_shape, (8,))
+    raw = federation.assemble(
+      settings_lib.TrainingSettings(**_SMALL),
+      fed.public_seed,
+      partition_seed=fed.partition_seed,
+    )
+    for user in range(4):
+      np.testing.assert_allclose(
+        fed.user_data(user)[0], [halves(x) for x in raw.user_data(user)[0]]
+      )
+    words = '\n'.join(mechanisms.build(settings, fed).statement().assumptions)
+    self.assertIn('features (halves) are a fixed, public function', words)
+    self.assertIn('features_test claims', words)
+    self.assertLen(fed.features_sha256, 64)
+    with self.assertRaisesRegex(ValueError, 'a name of their own, got .halves'):
+      features.register(type('halves', (), {'__call__': halves}))
+    with self.assertRaisesRegex(
+      ValueError, 'a name of their own, got .<lambda'
+    ):
+      features.register(lambda x: x)
+
+  def test_a_state_is_found(self):
+    name = features.register(counted)
+    dataset = datasets.load('digits')
+    with self.assertRaisesRegex(ValueError, 'a function of one example, got'):
+      features.applied(name, dataset, [range(10)])
+
+  def test_what_mixes_examples_is_found(self):
+    mixing = features.Features(
+      'mixing', lambda x: (x - x.mean(axis=0)).reshape(len(x), -1)
+    )
+    with self.assertRaisesRegex(ValueError, 'other features for the same'):
+      features.check(mixing, images())
+
+  def test_what_is_not_finite_is_found(self):
+    with (
+      np.errstate(all='ignore'),
+      self.assertRaisesRegex(ValueError, 'finite'),
+    ):
+      features.check(features.Features('log', np.log), images() * 0)
+
+  def test_each_example_is_computed_once(self):
+    dataset = datasets.load('digits')
+    seen = []
+
+    def remembered(image):
+      seen.append(image.tobytes())
+      return image.ravel()
+
+    name = features.register(remembered)
+    clients = [range(100), range(100, len(dataset.train_labels))]
+    features.check(features.FEATURES[name], dataset.test_features)
+    for_check = len(seen)
+    seen.clear()
+    found = features.applied(name, dataset, clients)
+    shape_and_check = for_check + 1
+    self.assertLen(
+      seen,
+      shape_and_check + len(dataset.train_labels) + len(dataset.test_labels),
+    )
+    np.testing.assert_array_equal(
+      found.train_features, dataset.train_features.reshape(-1, 64)
+    )
+
+
+class TrainingTest(absltest.TestCase):
+  def test_trains_a_linear_model_of_features(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    settings = settings_lib.TrainingSettings(
+      mechanism='gradient',
+      features='scattering',
+      model='linear',
+      users=4,
+      users_per_round=4,
+      rounds=10,
+      local_steps=1,
+      theta=1.0,
+      example_l2_norm_clip=0.05,
+      learning_rate=30.0,
+      server_average=0.5,
+      epsilon=8.0,
+      delta=1e-5,
+    )
+    expected = population.expected(settings)
+    fed = federation.assemble(settings)
+    self.assertEqual(expected.num_parameters, fed.num_parameters)
+    result = train.train(settings, folder)
+    self.assertTrue(result.statement.holds)
+    self.assertIn('cost no privacy', result.statement.describe())
+    self.assertGreater(result.accuracy, 0.6)
+
+
+if __name__ == '__main__':
+  absltest.main()
