@@ -245,14 +245,14 @@ def _membership(path: pathlib.Path | None) -> None:
   from tvdp_tf import runtimes  # noqa: PLC0415
   from tvdp_tf.attacks.membership_game import game as membership_game  # noqa: PLC0415
   from tvdp_tf.attacks.membership_game import report as membership_report  # noqa: PLC0415
-  from tvdp_tf.training import run_folder  # noqa: PLC0415
+  from tvdp_tf.output import files  # noqa: PLC0415
 
   with runtimes.compiled_runtime(training.device) as context:
     game = membership_game.Games(context).play(settings)
   found = membership_report.report(game)
   if path is not None:
     with output_folder.create(path) as folder:
-      run_folder.write_json(folder / 'membership.json', found.to_json_dict())
+      files.write_json(folder / 'membership.json', found.to_json_dict())
   print(membership_report.describe(found))
   _print_where(path)
   if found.refuted:

@@ -6,9 +6,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib import pyplot as plt
-
-from tvdp_tf.output import plots
+from tvdp_tf.output import files, plots
+from tvdp_tf.output.plots import plt
 from tvdp_tf.privacy import statement as statement_lib
 from tvdp_tf.training import run_folder
 from tvdp_tf.training import settings as settings_lib
@@ -57,8 +56,7 @@ def compare(
       one, output_dir / one.mechanism, progress
     )
   rows = [_row(name, result) for name, result in results.items()]
-  text = '\n'.join(','.join(map(str, row)) for row in [_COLUMNS, *rows])
-  run_folder.write_text(output_dir / TABLE, text + '\n')
+  files.write_csv(output_dir / TABLE, _COLUMNS, rows)
   _draw(output_dir, results)
   return results
 

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from reproduction import catalogue
 from tvdp_tf.output import plots
+from tvdp_tf.output.plots import plt, ticker
 
 Rows = Sequence[Mapping[str, str]]
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
 
 from reproduction import catalogue
 from tvdp_tf import runtimes
@@ -23,6 +22,7 @@ from tvdp_tf.attacks.membership_game import game as membership_game
 from tvdp_tf.attacks.membership_game import report as membership_report
 from tvdp_tf.attacks.membership_game import settings as membership_settings
 from tvdp_tf.output import plots
+from tvdp_tf.output.plots import plt
 from tvdp_tf.training import settings as settings_lib
 
 _OF_ATTACK = (

@@ -15,7 +15,7 @@ import tqdm
 from reproduction import catalogue, membership_table, verdicts
 from reproduction import curves as training_curves
 from tvdp_tf import errors, runtimes
-from tvdp_tf.output import machine
+from tvdp_tf.output import files, machine
 from tvdp_tf.training import run_folder
 from tvdp_tf.training import settings as settings_lib
 
@@ -170,12 +170,9 @@ def read_points(
 def _write_points(
   path: pathlib.Path, experiment: catalogue.Experiment, rows: Sequence[Mapping]
 ) -> None:
-  text = io.StringIO()
   header = _header(_kind(experiment))
-  writer = csv.DictWriter(text, header, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  run_folder.write_text(path, text.getvalue())
+  cells = ([row[name] for name in header] for row in rows)
+  files.write_csv(path, header, cells)
 
 
 def run(
@@ -259,7 +256,7 @@ def _summarize(
   points_run: int,
 ) -> None:
   rows = read_points(output_dir / POINTS, experiment)
-  before = run_folder.read_json(output_dir / SUMMARY)
+  before = files.read_json(output_dir / SUMMARY)
   points_before, seconds_before = _ran(before)
   decisions = verdicts.decide(experiment, rows)
   summarize = _kind(experiment).summarize
@@ -268,7 +265,7 @@ def _summarize(
     for curve, own in _by_curve(experiment, rows).items()
     if own
   }
-  run_folder.write_json(
+  files.write_json(
     output_dir / SUMMARY,
     {
       'experiment': experiment.name,
@@ -286,7 +283,7 @@ def _summarize(
       },
     },
   )
-  run_folder.write_text(
+  files.write_text(
     output_dir / REPORT,
     verdicts.report(
       experiment,
@@ -298,7 +295,7 @@ def _summarize(
 
 def _sum_of_shards(shards: Sequence[pathlib.Path]) -> dict[str, Any]:
   """What the shards ran, and on what, if all of them on the same machine."""
-  summaries = [run_folder.read_json(shard / SUMMARY) for shard in shards]
+  summaries = [files.read_json(shard / SUMMARY) for shard in shards]
   counts, seconds = zip(*map(_ran, summaries), strict=True)
   machines = [summary.get('machine') for summary in summaries]
   for found in machines:
@@ -328,6 +325,6 @@ def merge(
       rows[tuple(row[name] for name in _ROW_KEY)] = row
   output_dir.mkdir(parents=True)
   _write_points(output_dir / POINTS, experiment, list(rows.values()))
-  run_folder.write_json(output_dir / SUMMARY, _sum_of_shards(shards))
+  files.write_json(output_dir / SUMMARY, _sum_of_shards(shards))
   draw(experiment, output_dir)
   _summarize(experiment, output_dir, 0.0, 0)

@@ -1,13 +1,10 @@
 """The table of faults, as files."""
 
-import csv
-import io
 import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.output import machine, markdown
-from tvdp_tf.training import run_folder
+from tvdp_tf.output import files, machine, markdown
 
 
 def write(
@@ -15,11 +12,7 @@ def write(
 ) -> None:
   """Writes `faults.csv` and `README.md`."""
   folder.mkdir(parents=True, exist_ok=True)
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator='\n')
-  writer.writerow(rows[0]._fields)
-  writer.writerows(rows)
-  run_folder.write_text(folder / 'faults.csv', text.getvalue())
+  files.write_csv(folder / 'faults.csv', rows[0]._fields, rows)
   kills = [row for row in rows if row.fault.startswith('SIGKILL: ')]
   survived = sum(row.survived for row in kills)
   host = machine.in_words(machine.describe())
@@ -44,4 +37,4 @@ def write(
       ),
     ),
   ]
-  run_folder.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
+  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')

@@ -279,13 +279,13 @@ MUTANTS = [
     ),
   ),
   *_of(
-    'tvdp_tf/privacy/_ledger_budget.py',
-    _LEDGER,
-    ('part * part', 'part'),
-    ('np.finfo(np.float64).tiny) * count', 'np.finfo(np.float64).tiny)'),
+    'tvdp_tf/privacy/spending.py',
+    (*_LEDGER, 'tests/privacy/spending_test.py'),
+    ('return part * part', 'return part'),
+    ('part = part * count', 'part = part * 1'),
     ('fits = after * (1 + 2.0**-50) <= 1 - _NEAR', 'fits = after <= 1 + 1e-3'),
     (
-      'fits[i] = self._epsilon(releases) <= self._target',
+      'fits[i] = self._epsilon(releases) <= self.target_epsilon',
       'fits[i] = True',
     ),
     (
@@ -303,13 +303,18 @@ MUTANTS = [
       ' math.inf)',
       'return epsilon',
     ),
+    ('+= count * amounts**-2.0', '+= amounts**-2.0'),
+    ('spent = self.squared_mu * ROUNDED_UP', 'spent = self.squared_mu'),
+    ('+= count * _round_moment(amount, rate, order)', '+= 0'),
+    ('total += _round_moment(multiplier, self._rate, order)', 'total += 0'),
+    ('more, max(rate, self._rate))', 'more, rate)'),
   ),
   *_of(
     'tvdp_tf/privacy/_ledger_state.py',
     _LEDGER,
     ('if fits.all():', 'if True:'),
-    ('self.budget.charge(*release)', 'pass'),
-    ('self._run_budgets[record.run].charge(*release)', 'pass'),
+    ('self.spending.charge(*release)', 'pass'),
+    ('self._run_spendings[record.run].charge(*release)', 'pass'),
     (
       'if _release_at(record, i) != _release_at(earlier, then):',
       'if False:',
@@ -324,6 +329,10 @@ MUTANTS = [
   *_of(
     'tvdp_tf/mechanisms/contract.py',
     _PLANS,
+    (
+      'self.spending.record(rate=self._sampling_rate, **self.entry(releases))',
+      'pass',
+    ),
     ('if self.as_planned or not self.header.enforced:', 'if True:'),
     ('if not self._reaches_far_enough:', 'if False:'),
     (

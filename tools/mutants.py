@@ -9,7 +9,6 @@ survived, and the exit code is 1. It takes half an hour on two cores.
 """
 
 import concurrent.futures
-import csv
 import os
 import pathlib
 import shutil
@@ -25,6 +24,7 @@ from absl import flags
 from tools import mutant_cases
 from tvdp_tf import errors
 from tvdp_tf.cli import program
+from tvdp_tf.output import files
 
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'results/mutants', 'Where mutants.csv and README.md go.'
@@ -125,12 +125,11 @@ def run(mutant: mutant_cases.Mutant) -> Result:
 
 def _write(results: list[Result], folder: pathlib.Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / 'mutants.csv', 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(Result._fields)
-    writer.writerows(
-      row._replace(seconds=round(row.seconds)) for row in results
-    )
+  files.write_csv(
+    folder / 'mutants.csv',
+    Result._fields,
+    (row._replace(seconds=round(row.seconds)) for row in results),
+  )
   noticed = sum(row.noticed for row in results)
   lines = [
     '# Mutants',
@@ -151,7 +150,7 @@ def _write(results: list[Result], folder: pathlib.Path) -> None:
   for path in sorted({row.path for row in results}):
     rows = [row for row in results if row.path == path]
     lines.append(f'| {path} | {len(rows)} | {sum(r.noticed for r in rows)} |')
-  (folder / 'README.md').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ the compiled runtime of a CPU. The rounds of all kinds take turns, so that what
 else the machine does falls on all of them. It takes two minutes on two cores.
 """
 
-import csv
 import pathlib
 import statistics
 import time
@@ -108,13 +107,15 @@ def measure(
 
 
 def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
-  from tvdp_tf.output import machine, markdown  # noqa: PLC0415
+  from tvdp_tf.output import files, machine, markdown  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
-  with open(folder / 'rounds.csv', 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file)
-    writer.writerow(seconds)
-    writer.writerows(zip(*seconds.values(), strict=True))
+  files.write_csv(
+    folder / 'rounds.csv',
+    list(seconds),
+    zip(*seconds.values(), strict=True),
+    end='\r\n',
+  )
   paper = statistics.median(seconds['paper'])
   host = machine.describe()
   rows = []
@@ -131,7 +132,7 @@ def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
     '',
     markdown.table(('', 'milliseconds', "times the paper's"), rows),
   ]
-  (folder / 'README.md').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 
 
 def main() -> None:

@@ -1,13 +1,11 @@
 """A soak from start to end, and the files about it."""
 
-import csv
-import io
 import pathlib
 import tempfile
 
 from tools import soak_run
-from tvdp_tf.output import machine, markdown, plots
-from tvdp_tf.training import run_folder, settings
+from tvdp_tf.output import files, machine, markdown, plots
+from tvdp_tf.training import settings
 from tvdp_tf.training import train as training
 
 CSV = 'soak.csv'
@@ -49,13 +47,11 @@ def write(
 ) -> None:
   """Writes `soak.csv`, `soak.png` and `README.md`."""
   folder.mkdir(parents=True, exist_ok=True)
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator='\n')
-  writer.writerow(soak_run.Sample._fields)
-  writer.writerows(
-    sample._replace(seconds=round(sample.seconds, 2)) for sample in soak.samples
+  files.write_csv(
+    folder / CSV,
+    soak_run.Sample._fields,
+    (s._replace(seconds=round(s.seconds, 2)) for s in soak.samples),
   )
-  run_folder.write_text(folder / CSV, text.getvalue())
   _draw(soak.samples, warm_up, folder / PICTURE)
   last = soak.samples[-1]
   low, high = verdict.kib_a_round_interval
@@ -98,7 +94,7 @@ def write(
     '',
     f'![what was sampled]({PICTURE})',
   ]
-  run_folder.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
+  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 
 
 def soak(rounds: int, output_dir: pathlib.Path) -> soak_run.Verdict:

@@ -22,6 +22,7 @@ MODULES = {
   'tvdp_tf.experiments.shared_ledger': 'tvdp_tf.training.shared_ledger',
   'tvdp_tf.experiments.training': 'tvdp_tf.training.train',
   'tvdp_tf.privacy.mechanisms': 'tvdp_tf.mechanisms',
+  'tvdp_tf.privacy.poisson_composition': 'tvdp_tf.privacy.spending',
   'tvdp_tf.simulation': 'tvdp_tf.runtimes',
 }
 

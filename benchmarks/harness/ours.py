@@ -115,7 +115,6 @@ class Ours(program_lib.Program):
     self._rounds.close()
 
   def reset(self, noise_stddev: float) -> None:
-    """As in the base class."""
     schedule = schedule_state.of(self._initial)
     assert schedule is not None  # The paper's mechanism has one.
     self._state = schedule_state.put(
@@ -124,7 +123,6 @@ class Ours(program_lib.Program):
     )
 
   def round(self, round_number: int) -> None:
-    """As in the base class."""
     rounds = self._rounds
     releases = rounds.releases(
       self._state, round_number, rounds.cohort(round_number)
@@ -134,7 +132,6 @@ class Ours(program_lib.Program):
     np.asarray(self._state.global_model_weights.trainable[-1])
 
   def weights(self) -> list[np.ndarray]:
-    """As in the base class."""
     return [np.array(w) for w in self._state.global_model_weights.trainable]
 
 

@@ -4,12 +4,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from benchmarks.harness import contenders as contenders_lib
 from benchmarks.harness import scaling, startup, statistics
 from tvdp_tf.output import plots
+from tvdp_tf.output.plots import plt, ticker
 
 _OURS = 'tab:blue'
 _PEERS = 'tab:gray'

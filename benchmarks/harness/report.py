@@ -1,11 +1,9 @@
 """All of a benchmark: measures, writes tables, raw numbers and pictures."""
 
-import csv
 import dataclasses
-import io
 import pathlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tqdm
@@ -20,8 +18,7 @@ from benchmarks.harness import (
 )
 from benchmarks.harness import contenders as contenders_lib
 from benchmarks.harness import work as work_lib
-from tvdp_tf.output import machine
-from tvdp_tf.training import run_folder
+from tvdp_tf.output import files, machine
 
 README = 'README.md'
 SUMMARY = 'summary.json'
@@ -194,16 +191,6 @@ def run(
   return results
 
 
-def _write_csv(
-  path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator='\n')
-  writer.writerow(header)
-  writer.writerows(rows)
-  run_folder.write_text(path, text.getvalue())
-
-
 def _json(results: Results) -> dict[str, Any]:
   """Settings, machine, versions and summaries."""
   settings = dataclasses.asdict(results.settings)
@@ -249,12 +236,10 @@ def _json(results: Results) -> dict[str, Any]:
 
 def _write(results: Results, output_dir: pathlib.Path) -> None:
   """Writes README.md, summary.json, and CSV and PNG of each measure."""
-  run_folder.write_json(output_dir / SUMMARY, _json(results))
-  run_folder.write_text(
-    output_dir / README, f'# Benchmark\n\n{results.markdown()}'
-  )
+  files.write_json(output_dir / SUMMARY, _json(results))
+  files.write_text(output_dir / README, f'# Benchmark\n\n{results.markdown()}')
   if results.blocks:
-    _write_csv(
+    files.write_csv(
       output_dir / 'peers.csv',
       ['work', 'program', 'turn', 'seconds'],
       [
@@ -267,7 +252,7 @@ def _write(results: Results, output_dir: pathlib.Path) -> None:
     pictures.draw_comparison(results.summaries(), output_dir / 'peers.png')
   for name, starts in results.starts.items():
     fields = [field.name for field in dataclasses.fields(startup.ColdStart)]
-    _write_csv(
+    files.write_csv(
       output_dir / f'startup-{name}.csv',
       fields,
       [dataclasses.astuple(start) for start in starts],
@@ -275,7 +260,7 @@ def _write(results: Results, output_dir: pathlib.Path) -> None:
     pictures.draw_startup(starts, output_dir / f'startup-{name}.png')
   if results.points:
     columns = [f.name for f in dataclasses.fields(scaling.Point)]
-    _write_csv(
+    files.write_csv(
       output_dir / 'scaling.csv',
       columns,
       [

@@ -76,7 +76,7 @@ class GradientPlanTest(parameterized.TestCase):
       epsilon=3.0,
     )
     plan_cases.run(plan)
-    for multipliers in map(plan._multipliers, range(100)):
+    for multipliers in map(plan.spending.noise_multipliers, range(100)):
       if not len(multipliers):
         continue  # Not drawn.
       epsilon = privacy.delivered_epsilon(multipliers, 1e-3, 'exact')

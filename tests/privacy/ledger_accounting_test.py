@@ -5,11 +5,11 @@ from absl.testing import absltest, parameterized
 
 from tests.privacy import ledger_cases
 from tvdp_tf.privacy import (
-  _ledger_budget,
   accounting,
   calibration,
   ledger,
   ledger_audit,
+  spending,
 )
 from tvdp_tf.privacy.ledger import BudgetExceededError, LedgerError
 
@@ -17,10 +17,10 @@ from tvdp_tf.privacy.ledger import BudgetExceededError, LedgerError
 class ExactSumTest(parameterized.TestCase):
   def test_sum_is_rounded_up(self):
     # Sums of (1/z)^2: 1, and above 1 by 1e-60 and by 1/4.
-    self.assertTrue(_ledger_budget._within({2.0: 3, 4.0: 4}, 1.0))
-    self.assertFalse(_ledger_budget._within({3.0: 9, 1e30: 1}, 1.0))
-    self.assertFalse(_ledger_budget._within({2.0: 5}, 1.0))
-    self.assertTrue(_ledger_budget._within({5e-324: 1}, 5e-324))
+    self.assertTrue(spending._within({2.0: 3, 4.0: 4}, 1.0))
+    self.assertFalse(spending._within({3.0: 9, 1e30: 1}, 1.0))
+    self.assertFalse(spending._within({2.0: 5}, 1.0))
+    self.assertTrue(spending._within({5e-324: 1}, 5e-324))
 
 
 class NotANumberTest(parameterized.TestCase):
@@ -29,7 +29,7 @@ class NotANumberTest(parameterized.TestCase):
   @parameterized.parameters(ledger_cases.header, ledger_cases.laplace_header)
   def test_fits_nowhere_and_leaves_no_room(self, make):
     header = make(target_epsilon=1.0)
-    budget = _ledger_budget.budget_of(header, 1.0)
+    budget = spending.of(header, 1.0, header.delta)
     clients = np.array([0, 1])
     amount, broken = np.array([1e-3 if header.delta == 0 else 1e3]), [math.nan]
     self.assertTrue(budget.affordable(clients, amount, 1).all())

@@ -17,6 +17,7 @@ from tvdp_tf.privacy import (
   gaussian,
   ledger,
   ledger_audit,
+  spending,
 )
 from tvdp_tf.privacy.ledger import (
   BudgetExceededError,
@@ -411,9 +412,7 @@ class RenyiTest(SharedTestCase):
 
     def most(order):
       header = self.header(target_epsilon=target, renyi_order=float(order))
-      budget = ledger_audit._ledger_state._ledger_budget.budget_of(
-        header, target
-      )
+      budget = spending.of(header, target, delta)
       spent = np.array([z])
       rounds = 0
       while budget.affordable(np.zeros(1, int), spent, 1, rate).all():

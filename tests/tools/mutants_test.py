@@ -23,7 +23,7 @@ class MutantsTest(absltest.TestCase):
   def test_every_file_that_carries_the_guarantee_has_some(self):
     paths = {pathlib.Path(m.path).stem for m in mutant_cases.MUTANTS}
     self.assertContainsSubset(
-      {'clipping', 'ghost_clipping', 'noise', 'sensitivity', '_ledger_budget'},
+      {'clipping', 'ghost_clipping', 'noise', 'sensitivity', 'spending'},
       paths,
     )
 

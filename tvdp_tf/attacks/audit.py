@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tvdp_tf import errors
+from tvdp_tf import _json, errors
 from tvdp_tf.attacks import (
   audit_settings,
   claims,
@@ -85,9 +85,7 @@ class AuditResult:
       'delta': self.settings.delta,
       'delivered': [
         {
-          'epsilon': delivered.epsilon
-          if np.isfinite(delivered.epsilon)
-          else 'inf',
+          'epsilon': _json.number(delivered.epsilon),
           'sensitivity': delivered.sensitivity.to_json_dict(),
         }
         for delivered in self.delivered

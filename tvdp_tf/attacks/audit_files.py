@@ -1,18 +1,12 @@
 """An audit as files: `audit.json`, `audit.csv` and `audit.png`."""
 
-import csv
-import json
 import pathlib
 
-import matplotlib
-
-matplotlib.use('Agg')  # No screen is needed.
-
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from tvdp_tf.attacks import audit, audit_text, lower_bound
+from tvdp_tf.output import files, plots
+from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.privacy import statement
 
 JSON = 'audit.json'
@@ -43,23 +37,11 @@ def write(result: audit.AuditResult, folder: pathlib.Path) -> None:
   curve = lower_bound.roc_curve(
     result.scores[half:], result.alternative_scores[half:]
   )
-  _write_json(result, folder / JSON)
-  _write_csv(curve, folder / CSV)
+  files.write_json(folder / JSON, result.to_json_dict())
+  files.write_csv(
+    folder / CSV, COLUMNS, ([*map(repr, row)] for row in curve.tolist())
+  )
   _draw(result, curve, folder / PICTURE)
-
-
-def _write_json(result, path: pathlib.Path) -> None:
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump(result.to_json_dict(), file, indent=2, allow_nan=False)
-    file.write('\n')
-
-
-def _write_csv(curve: np.ndarray, path: pathlib.Path) -> None:
-  with open(path, 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(COLUMNS)
-    for row in curve.tolist():
-      writer.writerow([repr(value) for value in row])
 
 
 def _boundaries(result) -> list[tuple[float, str, str, str]]:
@@ -169,5 +151,4 @@ def _draw(result, curve: np.ndarray, path: pathlib.Path) -> None:
   labels.append('what the claim excludes')
   figure.legend(handles, labels, loc='lower center', ncol=2, fontsize=9)
   figure.tight_layout(rect=(0, 0.13, 1, 1))
-  figure.savefig(path, format='png', dpi=120)
-  plt.close(figure)
+  plots.save_figure(figure, path)

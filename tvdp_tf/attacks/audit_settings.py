@@ -6,16 +6,14 @@ error about its flag.
 
 import dataclasses
 
-from tvdp_tf import _validate
+from tvdp_tf import _validate, mechanisms
 from tvdp_tf.attacks import lower_bound
-from tvdp_tf.privacy import calibration_rules
 
-MECHANISMS = ('paper', 'gradient')
-# Those that a mechanism allows, its default first.
-CALIBRATIONS = {
-  'paper': calibration_rules.CALIBRATIONS,
-  'gradient': calibration_rules.ACCOUNTED,
-}
+# The fields that training has too.
+OF_TRAINING = (
+  *('mechanism', 'epsilon', 'delta', 'theta', 'rounds', 'local_steps'),
+  *('l2_norm_clip', 'example_l2_norm_clip', 'learning_rate', 'calibration'),
+)
 
 # Client -> (examples by default, the most there are). All of the training
 # digits; the paper's 60,000 / 100 users.
@@ -26,12 +24,22 @@ CLIENTS = tuple(_EXAMPLES)
 _MOST_TRIALS = 10_000_000
 
 
+def _audited() -> list[str]:
+  """The mechanisms of which one client's releases can be simulated."""
+  return [
+    name
+    for name, kind in mechanisms.MECHANISMS.items()
+    if kind.graph.CLIENT_RELEASES
+  ]
+
+
 @dataclasses.dataclass(frozen=True)
 class AuditSettings:
   """One audit of one client, which takes part in every round.
 
   Attributes:
-    mechanism: One of `MECHANISMS`.
+    mechanism: Name of a mechanism whose clients add noise by themselves
+      (`GraphMechanism.CLIENT_RELEASES`).
     client: Whose releases: one of `CLIENTS`, see `client_pairs`.
     examples: n = |D_k|, at least 2; None for the client's default.
     epsilon: The claim: the target that the noise is calibrated to.
@@ -39,11 +47,10 @@ class AuditSettings:
     theta: Ratio of the noise variances of successive rounds.
     rounds: M, in each of which the client takes part.
     local_steps: tau.
-    l2_norm_clip: C, norm that the parameters are projected to (`paper`).
-    example_l2_norm_clip: C_g, norm that per-example gradients are clipped to
-      (`gradient`).
+    l2_norm_clip: C, norm that the parameters are projected to.
+    example_l2_norm_clip: C_g, norm that per-example gradients are clipped to.
     learning_rate: eta.
-    calibration: One of `CALIBRATIONS` of the mechanism; empty for its default.
+    calibration: One that the mechanism allows; empty for its default.
       `printed` and `tight` take q = 1, as the client takes part in every round:
       no amplification is claimed.
     trials: Runs with each of the two data sets.
@@ -74,7 +81,7 @@ class AuditSettings:
   seed: int | None = None
 
   def __post_init__(self):
-    _validate.one_of('mechanism', self.mechanism, MECHANISMS)
+    _validate.one_of('mechanism', self.mechanism, _audited())
     _validate.one_of('client', self.client, CLIENTS)
     if self.examples is None:
       object.__setattr__(self, 'examples', self.num_examples)
@@ -97,7 +104,8 @@ class AuditSettings:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)
 
   def _check_calibration(self):
-    allowed = CALIBRATIONS[self.mechanism]
+    kind = mechanisms.MECHANISMS[self.mechanism]
+    allowed = kind.calibrations(kind.participations[0])
     name = self.calibration or allowed[0]
     if name not in allowed:
       raise ValueError(

@@ -3,14 +3,15 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.attacks import audit_settings
-from tvdp_tf.privacy import participation_budget
-
-AuditedMechanism = mechanisms.PaperMechanism | mechanisms.GradientMechanism
+from tvdp_tf.privacy import noise_distance
+from tvdp_tf.training import population
+from tvdp_tf.training import settings as settings_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,54 +46,33 @@ def _named_after_a_flag(
     ) from error
 
 
-def _paper_mechanism(
+def build_mechanism(
   settings: audit_settings.AuditSettings,
-) -> mechanisms.PaperMechanism:
-  rule = privacy.paper_rule(settings.l2_norm_clip, settings.num_examples)
-  schedule = privacy.schedule_for_every_round(
-    settings.calibration,
-    epsilon=settings.epsilon,
-    delta=settings.delta,
-    theta=settings.theta,
-    rounds=settings.rounds,
-    sampling_rate=1.0,
-    sensitivity=rule.value,
-  )
-  return mechanisms.PaperMechanism(schedule, settings.l2_norm_clip)
-
-
-def _gradient_mechanism(
-  settings: audit_settings.AuditSettings,
-) -> mechanisms.GradientMechanism:
-  z_eff = participation_budget.equivalent_noise_multiplier(
-    settings.epsilon, settings.delta, settings.calibration
-  )
-  initial = participation_budget.initial_noise_multipliers(
-    np.ones([1, settings.rounds], bool),
-    settings.theta,
-    settings.local_steps,
-    z_eff**-2.0,
-  )
-  schedule = privacy.GeometricSchedule(
-    settings.theta, settings.rounds, float(initial[0])
-  )
-  return mechanisms.GradientMechanism(schedule, settings.example_l2_norm_clip)
-
-
-def build_mechanism(settings: audit_settings.AuditSettings) -> AuditedMechanism:
+) -> Any:
   """The mechanism, calibrated for a client that takes part in every round.
+
+  Returns:
+    A `GraphMechanism`.
 
   Raises:
     ValueError: If no noise meets the target.
   """
+  training = settings_lib.TrainingSettings(
+    users=1,
+    users_per_round=1,
+    noise=noise_distance.CONTINUOUS,
+    **{name: getattr(settings, name) for name in audit_settings.OF_TRAINING},
+  )
   with _named_after_a_flag(settings):
-    if settings.mechanism == 'paper':
-      return _paper_mechanism(settings)
-    return _gradient_mechanism(settings)
+    # One client; with no value to draw, so that the noise is taken for exact.
+    alone = population.Population(
+      population.draw(training, 0), np.array([settings.num_examples]), 0
+    )
+    return mechanisms.build(training, alone).mechanism
 
 
 def delivered_epsilons(
-  settings: audit_settings.AuditSettings, mechanism: AuditedMechanism
+  settings: audit_settings.AuditSettings, mechanism: mechanisms.GraphMechanism
 ) -> tuple[Delivered, ...]:
   """What the calibrated noise delivers, by every rule of sensitivity.
 
@@ -101,27 +81,21 @@ def delivered_epsilons(
     mechanism: Its mechanism.
 
   Returns:
-    By the paper's rule, then by the proven one; with `gradient` only the
-    latter.
+    By the rules of `GraphMechanism.client_multipliers`.
 
   Raises:
     ValueError: If a noise multiplier is not representable.
   """
-  if isinstance(mechanism, mechanisms.GradientMechanism):
-    rules = [mechanism.sensitivity(settings.num_examples)]
-    multipliers = [
-      np.repeat(mechanism.schedule.stddevs(), settings.local_steps)
-    ]
-  else:
-    rules = [
-      mechanism.sensitivity(settings.num_examples),
-      privacy.projection_rule(mechanism.l2_norm_clip),
-    ]
-    with _named_after_a_flag(settings):
-      multipliers = [
-        mechanism.schedule.noise_multipliers(rule.value) for rule in rules
-      ]
+  kind = mechanisms.MECHANISMS[settings.mechanism]
+  releases = kind.releases_in_a_round(settings)
+  with _named_after_a_flag(settings):
+    noise = mechanism.client_multipliers(settings.num_examples)
   return tuple(
-    Delivered(privacy.delivered_epsilon(z, settings.delta, 'exact'), rule)
-    for z, rule in zip(multipliers, rules, strict=True)
+    Delivered(
+      privacy.delivered_epsilon(
+        np.repeat(z, releases), settings.delta, 'exact'
+      ),
+      rule,
+    )
+    for rule, z in noise
   )

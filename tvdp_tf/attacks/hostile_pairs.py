@@ -30,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from tvdp_tf import _json
 from tvdp_tf.attacks import binade_pair, clipped_mean, hostile_data
 
 # Of the measurement itself, in float64.
@@ -95,13 +96,11 @@ class SearchResult:
     return {
       'pairs': self.pairs,
       'repeatable': self.repeatable,
-      'largest_ratio': self.ratio if math.isfinite(self.ratio) else 'inf',
+      'largest_ratio': _json.number(self.ratio),
       'subject': self.subject.name,
       'family': None if worst is None else worst.family,
       'examples': None if worst is None else worst.examples,
-      'gradient_error': (
-        self.gradient_error if math.isfinite(self.gradient_error) else 'inf'
-      ),
+      'gradient_error': (_json.number(self.gradient_error)),
       'refuted': self.refuted,
       'wrong_gradient': self.wrong_gradient,
     }

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
+from tvdp_tf import _json
 from tvdp_tf.learning import noise
 
 # Words of a column of bits: their extremes, and what is next to them.
@@ -51,9 +52,7 @@ class Reach:
   def to_json_dict(self) -> dict[str, Any]:
     """All of it, ready for `json.dumps`."""
     return {
-      'largest_noise_in_stddevs': (
-        self.largest if math.isfinite(self.largest) else 'inf'
-      ),
+      'largest_noise_in_stddevs': (_json.number(self.largest)),
       'delta_beyond_it': self.delta,
       'refuted': self.refuted,
     }

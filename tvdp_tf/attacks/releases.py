@@ -9,6 +9,7 @@ weights, so that each trial has its own. Gradients are those of each copy alone.
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -50,12 +51,15 @@ class Releases(abc.ABC):
     pair: The client.
   """
 
-  def __init__(self, pair: client_pairs.ClientPair):
+  def __init__(
+    self, pair: client_pairs.ClientPair, mechanism: mechanisms.GraphMechanism
+  ):
     self.pair = pair
+    self._mechanism = mechanism
 
-  @abc.abstractmethod
   def noise_stddev(self, round_number: int) -> float:
     """Of each value of a release in that round, from 1."""
+    return self._mechanism.client_stddev(round_number, self.pair.examples)
 
   @abc.abstractmethod
   def upload_variance(self, noise_stddev: float) -> float:
@@ -90,18 +94,17 @@ class Releases(abc.ABC):
     """
 
 
-class PaperReleases(Releases):
+class ModelReleases(Releases):
   """Algorithm 1: projected full-batch steps, then noise on the parameters."""
 
   def __init__(
     self,
     pair: client_pairs.ClientPair,
-    mechanism: mechanisms.PaperMechanism,
+    mechanism: Any,
     local_steps: int,
     learning_rate: float,
   ):
-    super().__init__(pair)
-    self._schedule = mechanism.schedule
+    super().__init__(pair, mechanism)
 
     @tf.function(autograph=False)
     def train(weights, features, labels):
@@ -121,20 +124,14 @@ class PaperReleases(Releases):
     self._train = train.get_concrete_function(weights_spec, *_signature(pair))
     self._perturb = tf.function(noise.perturb, autograph=False)
 
-  def noise_stddev(self, round_number: int) -> float:
-    """As in the base class: sigma_m."""
-    return self._schedule.stddev(round_number)
-
   def upload_variance(self, noise_stddev: float) -> float:
-    """As in the base class."""
     return noise_stddev**2
 
   def noiseless(self, weights, data):
-    """As in the base class."""
     return self._train(list(weights), *map(tf.constant, data))
 
   def uploads(self, weights, data, noise_stddev, noise_key, trials):
-    """As in the base class; nothing but the noise is random."""
+    # Nothing but the noise is random.
     stacked = _stack(self.noiseless(weights, data), trials)
     return self._perturb(
       stacked, tf.constant(noise_stddev, tf.float64), tf.constant(noise_key)
@@ -173,12 +170,11 @@ class GradientReleases(Releases):
   def __init__(
     self,
     pair: client_pairs.ClientPair,
-    mechanism: mechanisms.GradientMechanism,
+    mechanism: Any,
     local_steps: int,
     learning_rate: float,
   ):
-    super().__init__(pair)
-    self._mechanism = mechanism
+    super().__init__(pair, mechanism)
     self._local_steps = local_steps
     self._learning_rate = learning_rate
     clipped_sum = _for_each_model(_clipped_sum(pair))
@@ -201,22 +197,15 @@ class GradientReleases(Releases):
     self._train = train
     self._traces: dict[int, Callable] = {}
 
-  def noise_stddev(self, round_number: int) -> float:
-    """As in the base class: z_m times the sensitivity 2 C_g / n."""
-    sensitivity = self._mechanism.sensitivity(self.pair.examples).value
-    return self._mechanism.schedule.stddev(round_number) * sensitivity
-
   def upload_variance(self, noise_stddev: float) -> float:
-    """As in the base class: of tau noises, each times eta."""
+    """Of tau noises, each times eta."""
     return self._local_steps * (self._learning_rate * noise_stddev) ** 2
 
   def noiseless(self, weights, data):
-    """As in the base class."""
     trained = self.uploads(weights, data, 0.0, np.zeros([2], np.int64), 1)
     return [weight[0] for weight in trained]
 
   def uploads(self, weights, data, noise_stddev, noise_key, trials):
-    """As in the base class."""
     stacked = _stack(weights, trials)
     if trials not in self._traces:
       # One, whatever the number of examples.
@@ -234,13 +223,18 @@ class GradientReleases(Releases):
     )
 
 
+_BY_NOISE: dict[str, Callable[..., Releases]] = {
+  mechanisms.MODEL: ModelReleases,
+  mechanisms.GRADIENTS: GradientReleases,
+}
+
+
 def build(
   pair: client_pairs.ClientPair,
-  mechanism: mechanisms.PaperMechanism | mechanisms.GradientMechanism,
+  mechanism: mechanisms.GraphMechanism,
   local_steps: int,
   learning_rate: float,
 ) -> Releases:
   """The client's uploads under the mechanism."""
-  if isinstance(mechanism, mechanisms.PaperMechanism):
-    return PaperReleases(pair, mechanism, local_steps, learning_rate)
-  return GradientReleases(pair, mechanism, local_steps, learning_rate)
+  releases = _BY_NOISE[mechanism.CLIENT_RELEASES]
+  return releases(pair, mechanism, local_steps, learning_rate)

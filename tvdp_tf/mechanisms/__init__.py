@@ -20,12 +20,15 @@ from tvdp_tf.mechanisms.distributed import (
   DistributedUsers,
 )
 from tvdp_tf.mechanisms.gradient import Gradient, GradientMechanism
+from tvdp_tf.mechanisms.interfaces import GRADIENTS, MODEL
 from tvdp_tf.mechanisms.laplace import Laplace, LaplaceMechanism
 from tvdp_tf.mechanisms.noiseless import Noiseless, NoMechanism
 from tvdp_tf.mechanisms.paper import Paper, PaperMechanism
 
 __all__ = [
+  'GRADIENTS',
   'MECHANISMS',
+  'MODEL',
   'BudgetSpentError',
   'Central',
   'CentralMechanism',

@@ -12,7 +12,6 @@ from tvdp_tf.privacy import (
   ledger,
   noise_distance,
   participation_budget,
-  poisson_composition,
   sensitivity,
 )
 
@@ -53,7 +52,6 @@ class CentralMechanism(contract.GraphMechanism):
     )
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     import tensorflow_federated as tff  # noqa: PLC0415
     import tensorflow_privacy as tfp  # noqa: PLC0415
 
@@ -98,6 +96,7 @@ class Central(contract.Mechanism):
   name = 'central'
   summary = 'noise on the sum of the updates, a trusted server'
   noise_on = 'the mean of the updates'
+  graph = CentralMechanism
   unit = 'user'
   adjacencies = (sensitivity.ADD_OR_REMOVE_ONE,)
   participations = (_POISSON, 'uniform', 'balanced')
@@ -105,19 +104,18 @@ class Central(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class; the ledger composes secret samples by Renyi's."""
+    """Renyi's alone for secret samples: the ledger composes them by it."""
     if participation_name == _POISSON:
       return ('rdp',)
     return super().calibrations(participation_name)
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class; with secret samples the noise is set in advance."""
+    """None with secret samples, whose noise is set in advance."""
     return ('none',) if participation_name == _POISSON else ('none', 'budget')
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """As in the base class."""
     sensitivity.check_clip('l2_norm_clip', settings.l2_norm_clip)
 
   mechanism: CentralMechanism
@@ -130,9 +128,6 @@ class Central(contract.Mechanism):
     self.replans = not self._amplified
     # The noise multipliers of the query's own events.
     self._events: list[float] = []
-    self._composition = poisson_composition.PoissonComposition(
-      settings.sampling_rate, self.delta
-    )
     self.mechanism = CentralMechanism(
       self._schedule(),
       settings.l2_norm_clip,
@@ -177,20 +172,18 @@ class Central(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class."""
     return dataclasses.replace(
       super().header, sampling=_POISSON if self._amplified else 'none'
     )
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     return f'C_u = {self.settings.l2_norm_clip!r}', True
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class; the noise is that on the mean."""
+    """The noise is that on the mean."""
     scale = self.mechanism.l2_norm_clip / self.mechanism.denominator
     return contract.Round(
       number,
@@ -202,23 +195,15 @@ class Central(contract.Mechanism):
     )
 
   def entry(self, releases: contract.Round) -> dict[str, Any]:
-    """As in the base class; who was drawn in secret is not written down."""
+    """Who was drawn in secret is not written down."""
     entry = super().entry(releases)
     if self._amplified:
       entry['clients'] = []
       entry['noise_multipliers'] = entry['noise_multipliers'][:1]
     return entry
 
-  def take(self, releases: contract.Round) -> None:
-    """As in the base class; a secret round counts for every user alike."""
-    if not self._amplified:
-      super().take(releases)
-      return
-    self.history.append(releases)
-    self._composition.add(float(releases.noise_multipliers[0]))
-
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class; the noise is on the mean itself."""
+    """The noise is on the mean itself."""
     return releases.noise_stddev
 
   def observe(self, state: Any) -> None:
@@ -240,11 +225,10 @@ class Central(contract.Mechanism):
       self._events.append(float(past.noise_multipliers[0]))
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """As in the base class: the noise multipliers of the query's events."""
+    """The noise multipliers of the query's events."""
     return {'events': np.array(self._events, np.float64)}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
-    """As in the base class."""
     del rounds
     events = snapshot.get('events', np.zeros(1))
     if events.ndim != 1 or not (events > 0).all():
@@ -267,32 +251,25 @@ class Central(contract.Mechanism):
       )
     return float(accountant.get_epsilon(self.delta))
 
-  def worst_epsilon(self) -> float:
-    """As in the base class; with Poisson participation, of every user."""
-    if not self._amplified:
-      return super().worst_epsilon()
-    return self._composition.epsilon()
-
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what the user with least left has over its rounds to come."""
     return self._for_worst_user(
-      new_rounds, self._spent_of(self._budget), completed
+      new_rounds, self.spending.spent_of(self._budget), completed
     )
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class."""
     settings = self.settings
     if self._amplified:
       view = _POISSON
       pld = privacy.delivered_epsilon(
-        [past.noise_multipliers[0] for past in self.history],
+        self.spending.noise_multipliers(0),
         self.delta,
         'pld',
         sampling=_POISSON,
         sampling_rate=settings.sampling_rate,
       )
       views: dict[str, Mapping[str, float]] = {
-        view: self._proven({'pld': pld, 'rdp': self._composition.epsilon()})
+        view: self._proven({'pld': pld, 'rdp': self.worst_epsilon()})
       }
       who = (
         'who was drawn in which round stays a secret of the server, and so '

@@ -7,6 +7,7 @@ loads TensorFlow but `GraphMechanism.parts`.
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from tvdp_tf.privacy import (
   noise_distance,
   sensitivity,
 )
+from tvdp_tf.privacy import spending as spending_lib
 
 # The views of the statements.
 SERVER_WORST = 'server, worst client'
@@ -33,12 +35,6 @@ _SEEDED = (
   'the noise is reproducible from --seed: it hides nothing from whoever knows '
   'the seed'
 )
-
-
-# A running sum of so many positive terms is good to this factor.
-ROUNDED_UP = 1 + 1e-12
-# Above the share of a budget that calibration leaves.
-_LEFT_BY_ROUNDING = 1e-9
 
 
 class BudgetSpentError(errors.TrainingFailedError):
@@ -67,6 +63,7 @@ class Mechanism(abc.ABC):
     name: Of the mechanism, as in `--mechanism`.
     summary: Where its noise is added, in a few words, for --help and reports.
     noise_on: What the noise of a release is added to.
+    graph: The type of `mechanism`.
     participations: Who may take part in a round, the default first. Secret
       sampling amplifies only where a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
@@ -97,6 +94,7 @@ class Mechanism(abc.ABC):
   name: ClassVar[str]
   summary: ClassVar[str] = 'a mechanism of your own'
   noise_on: ClassVar[str] = 'what is released'
+  graph: ClassVar[type[GraphMechanism]] = GraphMechanism
   participations: ClassVar[tuple[str, ...]] = ('uniform', 'balanced')
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
@@ -127,11 +125,6 @@ class Mechanism(abc.ABC):
     self.releases_per_client = self.releases_in_a_round(settings)
     # Whether the noise is Gaussian as far out as the promise needs it.
     self._reaches_far_enough = True
-    # Of each user: the sum of 1 / z**2, and z of each of its rounds.
-    self._spent = np.zeros(settings.users)
-    self._noise_multipliers: list[list[float]] = [
-      [] for _ in range(settings.users)
-    ]
     if self.is_sound:
       self._choose_noise()
 
@@ -190,6 +183,9 @@ class Mechanism(abc.ABC):
     settings = self.settings
     releases = self.releases_per_client * settings.rounds
     values = self.fed.num_parameters * releases
+    if not values:
+      self.noise = settings.noise or self.noise
+      return
 
     def share(noise: str) -> float:
       return noise_distance.share_of_delta(settings.epsilon, values, noise)
@@ -229,6 +225,23 @@ class Mechanism(abc.ABC):
       clients=self.settings.users,
     )
 
+  @functools.cached_property
+  def spending(self) -> spending_lib.Spending:
+    """What the releases of the history have spent.
+
+    It is the run's own book, at the position of the run. That of the ledger may
+    be ahead: after an interruption it holds rounds that a run with a seed has
+    still to repeat, whose noise and metrics are to be what they were.
+    """
+    header = self.header
+    return spending_lib.of(header, header.target_epsilon, self.delta)
+
+  @property
+  def _sampling_rate(self) -> float:
+    """That with which users are drawn in secret; 1 if it is no secret."""
+    secret = self.header.sampling == 'poisson'
+    return self.settings.sampling_rate if secret else 1.0
+
   @property
   @abc.abstractmethod
   def sensitivity_on_record(self) -> tuple[str, bool]:
@@ -252,7 +265,6 @@ class Mechanism(abc.ABC):
     formula, proven = self.sensitivity_on_record
     if not self._is_ours():
       formula += f', as {type(self).__module__} claims'
-    secret = self.header.sampling == 'poisson'
     return ledger.LedgerRun(
       mechanism=self.settings.mechanism,
       sensitivity=formula,
@@ -262,7 +274,7 @@ class Mechanism(abc.ABC):
       noise=self.noise,
       noise_distance=self.noise_distance,
       settings_digest=settings_digest.hex(),
-      sampling_rate=self.settings.sampling_rate if secret else 1.0,
+      sampling_rate=self._sampling_rate,
       selection=selection,
       run_id=run_id,
     )
@@ -328,15 +340,7 @@ class Mechanism(abc.ABC):
   def take(self, releases: Round) -> None:
     """Adds releases to the history; as much work as there are clients."""
     self.history.append(releases)
-    with np.errstate(divide='ignore'):
-      cost = self.releases_per_client * releases.noise_multipliers**-2.0
-    self._spent[releases.clients] += cost
-    for client, multiplier in zip(
-      releases.clients.tolist(),
-      releases.noise_multipliers.tolist(),
-      strict=True,
-    ):
-      self._noise_multipliers[client].append(multiplier)
+    self.spending.record(rate=self._sampling_rate, **self.entry(releases))
 
   def observe(self, state: Any) -> None:
     """Takes note of the process's state after a round."""
@@ -383,10 +387,8 @@ class Mechanism(abc.ABC):
     """The statement on all releases of the history."""
 
   def worst_epsilon(self) -> float:
-    """Exact epsilon of the client that has spent most; view of the server."""
-    return privacy.delivered_epsilon(
-      self._multipliers(self._by_spending()[-1]), self.delta, 'exact'
-    )
+    """Epsilon of the client that has spent most; view of the server."""
+    return self.spending.worst_epsilon()
 
   def planned(self, rounds: int | None = None) -> np.ndarray:
     """Who is to take part in rounds 1 to `rounds`, bool [users, rounds]."""
@@ -395,28 +397,6 @@ class Mechanism(abc.ABC):
       for m in range(1, (rounds or self.settings.rounds) + 1)
     ]
     return participation.participations(cohorts, self.settings.users)
-
-  def _spent_of(self, budget: float) -> np.ndarray:
-    """The sum of 1 / z**2 of each user, rounded up; float64 [users].
-
-    What rounding leaves of a budget is not left to spend: it would buy noise
-    that drowns the model.
-    """
-    spent = self._spent * ROUNDED_UP
-    return np.where(spent > budget * (1 - _LEFT_BY_ROUNDING), budget, spent)
-
-  def _by_spending(self) -> list[int]:
-    """Users from the one who has spent least to the one who has spent most.
-
-    Gaussian releases compose to one of noise multiplier 1 / sqrt(sum of
-    1 / z**2).
-    """
-    return np.argsort(self._spent, kind='stable').tolist()
-
-  def _multipliers(self, client: int) -> np.ndarray:
-    """The noise multipliers of all releases of a client."""
-    rounds = np.array(self._noise_multipliers[client], np.float64)
-    return np.repeat(rounds, self.releases_per_client)
 
   def _weights(self, clients: np.ndarray) -> np.ndarray:
     """p_k, the weights of these clients in the mean of a round."""
@@ -432,9 +412,11 @@ class Mechanism(abc.ABC):
       worst: The name of the view on the user who has spent most.
       median: The same of the median user.
     """
-    order = self._by_spending()
+    order = self.spending.by_spending()
     return {
-      view: self._proven(delivered(self._multipliers(user), self.delta))
+      view: self._proven(
+        delivered(self.spending.noise_multipliers(user), self.delta)
+      )
       for view, user in ((worst, order[-1]), (median, order[len(order) // 2]))
     }
 

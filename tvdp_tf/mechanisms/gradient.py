@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import (
   noise_distance,
   participation_budget,
@@ -33,6 +33,8 @@ class GradientMechanism(contract.GraphMechanism):
     noise: One of `noise_distance.NOISES`.
   """
 
+  CLIENT_RELEASES = interfaces.GRADIENTS
+
   schedule: privacy.NoiseSchedule
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
@@ -50,6 +52,14 @@ class GradientMechanism(contract.GraphMechanism):
       self.example_l2_norm_clip, examples, self.adjacency
     )
 
+  def client_stddev(self, round_number: int, examples: int) -> float:
+    return self.schedule.stddev(round_number) * self.sensitivity(examples).value
+
+  def client_multipliers(
+    self, examples: int
+  ) -> Sequence[tuple[privacy.SensitivityRule, np.ndarray]]:
+    return [(self.sensitivity(examples), self.schedule.stddevs())]
+
   def noise_scale(
     self, examples: int, initial_noise_multiplier: float
   ) -> float:
@@ -63,7 +73,6 @@ class GradientMechanism(contract.GraphMechanism):
     return self.sensitivity(examples).value * relative
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       checked_mean,
       client_work,
@@ -90,6 +99,7 @@ class Gradient(contract.Mechanism):
   name = 'gradient'
   summary = 'noise in every local step, a guarantee'
   noise_on = 'the mean gradient'
+  graph = GradientMechanism
   clips_examples = True
   adjacencies = _ADJACENCIES
   participations = ('balanced', 'uniform')
@@ -97,12 +107,11 @@ class Gradient(contract.Mechanism):
 
   @classmethod
   def releases_in_a_round(cls, settings: Any) -> int:
-    """As in the base class: one in every local step."""
+    """One in every local step."""
     return settings.local_steps
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class."""
     del participation_name
     return ('none', 'budget')
 
@@ -141,7 +150,6 @@ class Gradient(contract.Mechanism):
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     clip = self.settings.example_l2_norm_clip
     return (
       f"2 C_g / n_k, C_g = {clip!r}, n_k the client's number of examples",
@@ -151,7 +159,6 @@ class Gradient(contract.Mechanism):
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class."""
     relative = self._initial[clients] / self.mechanism.schedule.initial_stddev
     scales = np.array(
       [
@@ -172,7 +179,7 @@ class Gradient(contract.Mechanism):
     )
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class, to first order in the learning rate.
+    """To first order in the learning rate.
 
     A client's steps add eta times the noise of its gradients, tau times.
     """
@@ -188,11 +195,10 @@ class Gradient(contract.Mechanism):
     return steps * float(np.linalg.norm(self._weights(clients) * stddevs))
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """As in the base class: what each client's noise starts from."""
+    """What each client's noise starts from."""
     return {'initial': self._initial}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
-    """As in the base class."""
     initial = snapshot.get('initial', np.zeros(0))
     if initial.shape != self._initial.shape or not (initial > 0).all():
       raise ValueError('snapshot must hold the noise of every client')
@@ -205,14 +211,13 @@ class Gradient(contract.Mechanism):
       self.settings.noise_shape,
       self.settings.local_steps,
       self._budget,
-      self._spent_of(self._budget),
+      self.spending.spent_of(self._budget),
       completed,
     )
     self._adopt(initial, new_rounds)
     return self.mechanism.schedule
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class."""
     views = self.delivered_views(contract.SERVER_WORST, contract.SERVER_MEDIAN)
     # Post-processing of what the server sees.
     views[contract.OUTSIDER_WORST] = views[contract.SERVER_WORST]

@@ -1,11 +1,17 @@
 """What a mechanism deals in: users, rounds of releases, and the graph."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from tvdp_tf.learning import participation
+from tvdp_tf.privacy import sensitivity
+
+# What a client releases under noise of its own.
+MODEL = 'model'
+GRADIENTS = 'gradients'
 
 
 class Population(Protocol):
@@ -21,7 +27,7 @@ class Population(Protocol):
 
   @property
   def num_parameters(self) -> int:
-    """How many weights the model has."""
+    """How many weights the model has; 0 to take the noise for exact."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +41,14 @@ class GraphMechanism:
 
   Attributes:
     IN_STATE: Names of the fields that are in the state.
+    CLIENT_RELEASES: What a client releases under Gaussian noise of its own, so
+      that it can be simulated alone: `MODEL`, its projected parameters at the
+      end of a round; `GRADIENTS`, the mean of clipped gradients in every local
+      step. Empty if it is neither.
   """
 
   IN_STATE: ClassVar[tuple[str, ...]] = ('schedule',)
+  CLIENT_RELEASES: ClassVar[str] = ''
 
   def parts(self, build: Any) -> Any:
     """What it puts into the learning process.
@@ -47,6 +58,32 @@ class GraphMechanism:
 
     Returns:
       The `federated.learning_process.Parts`.
+    """
+    raise NotImplementedError
+
+  def client_stddev(self, round_number: int, examples: int) -> float:
+    """Standard deviation of each value of the noise that a client adds.
+
+    Args:
+      round_number: From 1.
+      examples: n, of the client.
+    """
+    raise NotImplementedError
+
+  def client_multipliers(
+    self, examples: int
+  ) -> Sequence[tuple[sensitivity.SensitivityRule, np.ndarray]]:
+    """A client's noise in every round, relative to its sensitivity.
+
+    Args:
+      examples: n, of the client.
+
+    Returns:
+      By each rule of sensitivity, that of the calibration first: the rule and
+      the noise multipliers, float64 [rounds].
+
+    Raises:
+      ValueError: If one is not representable.
     """
     raise NotImplementedError
 

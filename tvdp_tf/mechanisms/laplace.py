@@ -49,7 +49,6 @@ class LaplaceMechanism(contract.GraphMechanism):
     return math.sqrt(_validate.integer('dimension', dimension)) * rule.value
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       aggregator,
       client_work,
@@ -78,12 +77,13 @@ class Laplace(contract.Mechanism):
   name = 'laplace'
   summary = 'Laplace noise on the parameters before upload'
   noise_on = 'the parameters'
+  graph = LaplaceMechanism
   is_sound = False
   takes_schedule = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class: there is no choice."""
+    """There is no choice."""
     del participation_name
     return ()
 
@@ -107,12 +107,11 @@ class Laplace(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class, for pure epsilon."""
+    """For pure epsilon."""
     return dataclasses.replace(super().header, delta=0.0, accounting='laplace')
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     formula = (
       f'L1: sqrt(d) 2 C / n, d = {self._dimension}, C = '
       f'{self.settings.l2_norm_clip!r}, n = '
@@ -123,7 +122,6 @@ class Laplace(contract.Mechanism):
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class."""
     ones = np.ones(len(clients))
     return contract.Round(
       number,
@@ -134,12 +132,10 @@ class Laplace(contract.Mechanism):
     )
 
   def amounts(self, noise_multiplier: float) -> dict[str, Any]:
-    """As in the base class."""
     del noise_multiplier
     return {'laplace_epsilon': self._epsilon_per_release}
 
   def entry(self, releases: contract.Round) -> dict[str, Any]:
-    """As in the base class."""
     return {
       'clients': releases.clients.tolist(),
       'laplace_epsilon': self._epsilon_per_release,
@@ -152,15 +148,17 @@ class Laplace(contract.Mechanism):
     return np.full(count, 1 / self._epsilon_per_release)
 
   def worst_epsilon(self) -> float:
-    """As in the base class: basic composition, conditional."""
+    """By basic composition, if the sensitivity held."""
     return max(self._epsilons())
 
   def _epsilons(self) -> list[float]:
-    counts = [len(releases) for releases in self._noise_multipliers]
-    return [count * self._epsilon_per_release for count in counts]
+    return [
+      len(self.spending.noise_multipliers(user)) * self._epsilon_per_release
+      for user in range(self.settings.users)
+    ]
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class; it never holds."""
+    """It never holds."""
     epsilons = self._epsilons()
     return privacy.PrivacyStatement(
       target_epsilon=self.settings.epsilon,

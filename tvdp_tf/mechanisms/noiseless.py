@@ -25,7 +25,6 @@ class NoMechanism(contract.GraphMechanism):
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
 
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       checked_mean,
       client_work,
@@ -51,13 +50,14 @@ class Noiseless(contract.Mechanism):
   name = 'none'
   summary = 'no noise, no privacy'
   noise_on = 'nothing'
+  graph = NoMechanism
   is_sound = False
   takes_schedule = False
   noises = ()
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class: there is no choice."""
+    """There is no choice."""
     del participation_name
     return ()
 
@@ -69,35 +69,28 @@ class Noiseless(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class, without a target."""
+    """Without a target."""
     return dataclasses.replace(
       super().header, target_epsilon=math.inf, enforced=False
     )
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     return 'none: there is no noise', False
 
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """As in the base class."""
     del schedule_stddev
     zeros = np.zeros(len(clients))
     return contract.Round(number, clients, zeros, 0.0, zeros)
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """As in the base class: none."""
+    """There is none."""
     del releases
     return 0.0
 
-  def worst_epsilon(self) -> float:
-    """As in the base class."""
-    return math.inf if self.history else 0.0
-
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class."""
     return privacy.PrivacyStatement(
       target_epsilon=math.inf,
       delta=self.settings.delta,

@@ -1,14 +1,14 @@
 """`--mechanism=paper`: Algorithm 1 as printed, and what it really delivers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
-from tvdp_tf.privacy import calibration_rules, ledger, sensitivity
+from tvdp_tf.mechanisms import contract, interfaces
+from tvdp_tf.privacy import calibration_rules, ledger, sensitivity, spending
 
 _ALWAYS = 'server, a client that takes part in every round'
 _BEFORE = 'server, a client before the cohorts are drawn'
@@ -26,6 +26,8 @@ class PaperMechanism(contract.GraphMechanism):
     l2_norm_clip: C.
   """
 
+  CLIENT_RELEASES = interfaces.MODEL
+
   schedule: privacy.NoiseSchedule
   l2_norm_clip: float
 
@@ -37,8 +39,23 @@ class PaperMechanism(contract.GraphMechanism):
     """The paper's rule, for a client of so many examples."""
     return sensitivity.paper_rule(self.l2_norm_clip, examples)
 
+  def client_stddev(self, round_number: int, examples: int) -> float:
+    del examples
+    return self.schedule.stddev(round_number)
+
+  def client_multipliers(
+    self, examples: int
+  ) -> Sequence[tuple[privacy.SensitivityRule, np.ndarray]]:
+    """By the paper's rule, and by the one that is proven."""
+    rules = (
+      self.sensitivity(examples),
+      sensitivity.projection_rule(self.l2_norm_clip),
+    )
+    return [
+      (rule, self.schedule.noise_multipliers(rule.value)) for rule in rules
+    ]
+
   def parts(self, build: Any) -> Any:
-    """As in the base class."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       aggregator,
       client_work,
@@ -64,17 +81,17 @@ class Paper(contract.Mechanism):
   name = 'paper'
   summary = 'noise on the parameters before upload'
   noise_on = 'the parameters'
+  graph = PaperMechanism
   is_sound = False
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class, and the paper's own two."""
+    """Any accountant's, and the paper's own two."""
     del participation_name
     return calibration_rules.CALIBRATIONS
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """As in the base class."""
     del participation_name
     return ('none', 'budget', 'theorem2')
 
@@ -114,7 +131,7 @@ class Paper(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """As in the base class, but a ledger that refuses nothing.
+    """Of a ledger that refuses nothing.
 
     The paper's noise overspends: to refuse would be another algorithm.
     """
@@ -122,7 +139,6 @@ class Paper(contract.Mechanism):
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """As in the base class."""
     clip = self.settings.l2_norm_clip
     return (
       f"2 C / n_k, C = {clip!r}, n_k the client's number of examples",
@@ -131,11 +147,11 @@ class Paper(contract.Mechanism):
 
   @property
   def proven_rule(self) -> sensitivity.SensitivityRule:
-    """As in the base class: any two points of the ball, 2 C."""
+    """2 C: any two points of the ball."""
     return sensitivity.projection_rule(self.settings.l2_norm_clip)
 
   def sensitivities(self) -> np.ndarray:
-    """As in the base class, by the paper's rule."""
+    """By the paper's rule."""
     return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
 
   def _stddevs(self) -> np.ndarray:
@@ -166,7 +182,7 @@ class Paper(contract.Mechanism):
       precisions = np.zeros(completed)
       for past, stddev in zip(self.history, self._stddevs(), strict=True):
         precisions[min(past.number, completed) - 1] += stddev**-2.0
-      if precisions.sum() * contract.ROUNDED_UP >= self._budget:
+      if precisions.sum() * spending.ROUNDED_UP >= self._budget:
         raise contract.BudgetSpentError(
           f'the budget is spent: the run stops after {completed} rounds'
         )
@@ -176,17 +192,17 @@ class Paper(contract.Mechanism):
     return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
 
   def statement(self) -> privacy.PrivacyStatement:
-    """As in the base class; it never holds."""
+    """It never holds."""
     settings = self.settings
-    order = self._by_spending()
+    order = self.spending.by_spending()
     worst, median = order[-1], order[len(order) // 2]
     always = self._stddevs() / self.sensitivities().max()
     views = {
       contract.SERVER_WORST: contract.delivered(
-        self._multipliers(worst), settings.delta
+        self.spending.noise_multipliers(worst), settings.delta
       ),
       contract.SERVER_MEDIAN: contract.delivered(
-        self._multipliers(median), settings.delta
+        self.spending.noise_multipliers(median), settings.delta
       ),
       _ALWAYS: contract.delivered(always, settings.delta),
       contract.OUTSIDER_WORST: self._outsider(),

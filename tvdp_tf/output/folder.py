@@ -7,6 +7,8 @@ import re
 import shutil
 from collections.abc import Iterator
 
+from tvdp_tf.output import files
+
 
 def check(path: pathlib.Path) -> None:
   """Checks that the folder can be created.
@@ -43,19 +45,15 @@ def create(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """
   check(path)
   path = path.absolute()
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
     _remove_abandoned(path)
-    temporary.mkdir(parents=True)
-    yield temporary
-    os.rename(temporary, path)
-    sync(path.parent)
+    with files.replaced(path) as temporary:
+      temporary.mkdir(parents=True)
+      yield temporary
   except OSError as error:
     raise ValueError(
       f'output_dir must be writable, got {str(path)!r}: {error.strerror}'
     ) from error
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove_abandoned(path: pathlib.Path) -> None:
@@ -67,12 +65,3 @@ def _remove_abandoned(path: pathlib.Path) -> None:
     match = pattern.fullmatch(entry.name)
     if match and not pathlib.Path('/proc', match[1]).exists():
       shutil.rmtree(entry, ignore_errors=True)
-
-
-def sync(folder: pathlib.Path) -> None:
-  """Makes the names in a folder last, whatever happens to the machine."""
-  descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)

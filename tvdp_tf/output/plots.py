@@ -1,7 +1,5 @@
-"""Pictures of results, drawn from their CSV files alone."""
+"""Pictures of results: the one place that knows Matplotlib has no screen."""
 
-import csv
-import os
 import pathlib
 
 import matplotlib
@@ -9,6 +7,11 @@ import matplotlib
 matplotlib.use('Agg')  # No screen is needed.
 
 from matplotlib import pyplot as plt
+from matplotlib import ticker
+
+from tvdp_tf.output import files
+
+__all__ = ['draw_training_curves', 'plt', 'save_figure', 'ticker']
 
 
 def draw_training_curves(
@@ -21,8 +24,7 @@ def draw_training_curves(
     picture_path: The PNG to write, atomically.
     title: One line above the picture.
   """
-  with open(metrics_path, newline='', encoding='utf-8') as file:
-    rows = list(csv.DictReader(file))
+  rows = files.read_csv(metrics_path)
   rounds = [int(row['round']) for row in rows]
   panels = (
     ('test_loss', 'test loss', 'tab:blue'),
@@ -45,10 +47,8 @@ def draw_training_curves(
 
 def save_figure(figure, picture_path: pathlib.Path) -> None:
   """Writes a figure as a PNG, atomically, and closes it."""
-  temporary = picture_path.with_name(f'.{picture_path.name}.{os.getpid()}')
   try:
-    figure.savefig(temporary, format='png', dpi=120)
-    os.replace(temporary, picture_path)
+    with files.replaced(picture_path) as temporary:
+      figure.savefig(temporary, format='png', dpi=120)
   finally:
     plt.close(figure)
-    temporary.unlink(missing_ok=True)

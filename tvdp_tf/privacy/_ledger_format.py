@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tvdp_tf import _validate
+from tvdp_tf import _json, _validate
 from tvdp_tf.privacy import sensitivity as sensitivity_lib
 
 _FORMAT = 'tvdp_tf privacy ledger'
@@ -388,19 +388,10 @@ def _check_keys(payload: Mapping[str, Any], expected: set[str]):
     raise ValueError(f'entry {_validate.quoted(key)} {fault}')
 
 
-def _to_json(value: Any) -> Any:
-  """JSON has no infinity."""
-  return 'inf' if value == math.inf else value
-
-
-def _from_json(value: Any) -> Any:
-  return math.inf if value == 'inf' else value
-
-
 def header_payload(header: LedgerHeader) -> dict[str, Any]:
   """The header as the JSON object of the first line."""
   payload = dataclasses.asdict(header)
-  payload['target_epsilon'] = _to_json(header.target_epsilon)
+  payload['target_epsilon'] = _json.number(header.target_epsilon)
   return payload | {'format': _FORMAT, 'version': _VERSION}
 
 
@@ -410,7 +401,7 @@ def _parsed(
   """Entries for the constructor of a dataclass, with the types it declares."""
   kinds = {field.name: field.type for field in dataclasses.fields(cls)}
   values = {name: payload[name] for name in names}
-  values['target_epsilon'] = _from_json(values['target_epsilon'])
+  values['target_epsilon'] = _json.parsed(values['target_epsilon'])
   for name in names:
     kind = kinds[name]
     if isinstance(kind, type):
@@ -471,7 +462,7 @@ def run_payload(run: LedgerRun, number: int) -> dict[str, Any]:
   """
   _flag('seeded', run.seeded)
   payload = dataclasses.asdict(run)
-  payload['target_epsilon'] = _to_json(run.target_epsilon)
+  payload['target_epsilon'] = _json.number(run.target_epsilon)
   return payload | {'run': number}
 
 
@@ -513,7 +504,7 @@ def record_payload(record: LedgerRecord) -> dict[str, Any]:
   }
   if record.laplace_epsilon is None:
     return payload | {'noise_multipliers': record.noise_multipliers}
-  return payload | {'laplace_epsilon': _to_json(record.laplace_epsilon)}
+  return payload | {'laplace_epsilon': _json.number(record.laplace_epsilon)}
 
 
 def parse_record(
@@ -542,7 +533,7 @@ def parse_record(
   values['laplace_epsilon'] = None
   values['noise_multipliers'] = ()
   if laplace:
-    epsilon = _from_json(payload[amount])
+    epsilon = _json.parsed(payload[amount])
     values[amount] = _of_type(amount, epsilon, float)
   else:
     values[amount] = _tuple_of(amount, payload[amount], float)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tvdp_tf.privacy import _chained_file, _ledger_budget
+from tvdp_tf.privacy import _chained_file
 from tvdp_tf.privacy import _ledger_format as format_lib
+from tvdp_tf.privacy import spending as spending_lib
 from tvdp_tf.privacy._ledger_format import (
   LedgerHeader,
   LedgerRecord,
@@ -81,7 +82,7 @@ class LedgerState:
     header: What the budget is.
     version_1: Whether it is of version 1.
     runs: The runs in order; their numbers are from 1.
-    budget: What the clients have spent in all runs.
+    spending: What the clients have spent in all runs.
     noise_distance: That of all runs together; it has cost of delta.
     attempts: How often each round has been recorded, by (run, round).
     participations: Records that charged each client, int64 [clients].
@@ -94,14 +95,14 @@ class LedgerState:
     self.header = header
     self.version_1 = version_1
     self.runs: list[LedgerRun] = []
-    self.budget = _ledger_budget.budget_of(header, header.target_epsilon)
+    self.spending = self._book(header, header.target_epsilon, 0.0)
     self.noise_distance = 0.0
     self.attempts: dict[tuple[int, int], int] = {}
     self.participations = np.zeros(header.clients, np.int64)
     self.repeats = 0
     self.charged: list[LedgerRecord] = []
     self._noise: dict[str, LedgerRecord] = {}
-    self._run_budgets: dict[int, _ledger_budget.Budget] = {}
+    self._run_spendings: dict[int, spending_lib.Spending] = {}
 
   def take(self, payload: Mapping[str, Any]):
     """Applies a line after the first.
@@ -118,12 +119,12 @@ class LedgerState:
 
   def begin(self, run: LedgerRun):
     """Adds a run; raises as `check_run`."""
-    budget = self.check_run(run)
+    spending = self.check_run(run)
     self.runs.append(run)
     self.noise_distance += run.noise_distance
-    self.budget = budget
+    self.spending = spending
 
-  def check_run(self, run: LedgerRun) -> _ledger_budget.Budget:
+  def check_run(self, run: LedgerRun) -> spending_lib.Spending:
     """Whether a run can be added.
 
     Returns:
@@ -137,23 +138,28 @@ class LedgerState:
     if self.runs:
       self._check_company(run)
     if not run.noise_distance:
-      return self.budget
+      return self.spending
     distance = self.noise_distance + run.noise_distance
-    budget = _ledger_budget.budget_of(
-      self.header, self.header.target_epsilon, distance
-    )
+    spending = self._book(self.header, self.header.target_epsilon, distance)
     for record in self.charged:
-      budget.charge(*self._release(record, record.noise_digests))
+      spending.charge(*self._release(record, record.noise_digests))
     if (
       self.charged
       and self.header.enforced
-      and budget.epsilons().max() > self.header.target_epsilon
+      and spending.epsilons().max() > self.header.target_epsilon
     ):
       raise _chained_file.LedgerError(
         'the budget is spent: what was released leaves no delta for the noise'
         ' of another run'
       )
-    return budget
+    return spending
+
+  def _book(
+    self, header: LedgerHeader, target_epsilon: float, distance: float
+  ) -> spending_lib.Spending:
+    """An empty book, at the delta that noise of that distance leaves."""
+    delta = spending_lib.left_of_delta(header.delta, target_epsilon, distance)
+    return spending_lib.of(header, target_epsilon, delta)
 
   def _check_company(self, run: LedgerRun):
     """Raises `LedgerError` if a run does not fit the runs before."""
@@ -190,37 +196,37 @@ class LedgerState:
         return number
     return None
 
-  def run_budget(self, number: int) -> _ledger_budget.Budget:
+  def run_spending(self, number: int) -> spending_lib.Spending:
     """What the clients have spent in one run alone.
 
     With secret sampling at the best order for it: its noise was fixed when it
     began, whatever others had released by then.
     """
-    if number not in self._run_budgets:
+    if number not in self._run_spendings:
       run = self.runs[number - 1]
-      budget = _ledger_budget.budget_of(
+      spending = self._book(
         dataclasses.replace(self.header, renyi_order=None),
         run.target_epsilon,
         run.noise_distance,
       )
-      self._run_budgets[number] = budget
+      self._run_spendings[number] = spending
       for record in self.charged:
         if record.run == number:
-          budget.charge(*self._release(record, record.noise_digests))
-    return self._run_budgets[number]
+          spending.charge(*self._release(record, record.noise_digests))
+    return self._run_spendings[number]
 
-  def limits(self, number: int) -> list[tuple[_ledger_budget.Budget, float]]:
-    """(what is spent, target) that a release of a run has to stay within.
+  def limits(self, number: int) -> list[spending_lib.Spending]:
+    """The books in which a release of a run has to fit.
 
     Of run 0, which has not joined yet, that of all runs.
     """
-    result = [(self.budget, self.header.target_epsilon)]
+    result = [self.spending]
     if not number:
       return result
     target = self.runs[number - 1].target_epsilon
     # A run alone with the whole budget has one limit, and pays for one.
     if len(self.runs) > 1 or target != self.header.target_epsilon:
-      result.append((self.run_budget(number), target))
+      result.append(self.run_spending(number))
     return result
 
   def fresh(self, record: LedgerRecord) -> list[int]:
@@ -290,8 +296,8 @@ class LedgerState:
     clients, amounts, count, rate = self._release(record, fresh)
     if self.header.sampling == format_lib.POISSON and not len(clients):
       clients = np.zeros(1, np.int64)
-    for budget, target in self.limits(record.run):
-      fits = budget.affordable(clients, amounts, count, rate)
+    for spending in self.limits(record.run):
+      fits = spending.affordable(clients, amounts, count, rate)
       if fits.all():
         continue
       i = int(np.argmin(fits))
@@ -299,8 +305,8 @@ class LedgerState:
       amount = float(amounts[i % len(amounts)])
       raise BudgetExceededError(
         client,
-        budget.epsilon(client, amount, count, rate),
-        target,
+        spending.epsilon(client, amount, count, rate),
+        spending.target_epsilon,
         self.header.delta,
       )
 
@@ -312,9 +318,9 @@ class LedgerState:
       self._noise[record.noise_digests[i]] = record
     if fresh:
       release = self._release(record, fresh)
-      self.budget.charge(*release)
-      if record.run in self._run_budgets:
-        self._run_budgets[record.run].charge(*release)
+      self.spending.charge(*release)
+      if record.run in self._run_spendings:
+        self._run_spendings[record.run].charge(*release)
       self.participations[release[0]] += 1
       self.charged.append(_only(record, fresh))
 
@@ -325,7 +331,7 @@ class LedgerState:
   def _release(
     self, record: LedgerRecord, fresh: Sequence
   ) -> tuple[np.ndarray, np.ndarray, int, float]:
-    """The fresh releases, as arguments of `Budget.charge`."""
+    """The fresh releases, as arguments of `Spending.charge`."""
     clients = np.array(record.clients, np.int64)
     amounts = np.array(record.amounts, np.float64)
     rate = self.runs[record.run - 1].sampling_rate

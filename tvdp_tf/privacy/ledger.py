@@ -505,8 +505,8 @@ class PrivacyLedger:
     if self._run and sampling_rate is None:
       rate = self._state.runs[self._run - 1].sampling_rate
     fits = np.ones(len(numbers), bool)
-    for budget, _ in self._state.limits(self._run):
-      fits &= budget.affordable(np.array(numbers), amounts, count, rate)
+    for spending in self._state.limits(self._run):
+      fits &= spending.affordable(np.array(numbers), amounts, count, rate)
     return [n for n, fit in zip(numbers, fits, strict=True) if fit]
 
   def affordable(
@@ -533,11 +533,11 @@ class PrivacyLedger:
 
   def epsilon(self, client: int) -> float:
     """What a client has spent in all runs at the delta, rounded up."""
-    return self._state.budget.epsilon(self._client(client))
+    return self._state.spending.epsilon(self._client(client))
 
   def epsilons(self) -> np.ndarray:
     """What every client has spent in all runs, float64 [clients]; 1 ms each."""
-    return self._state.budget.epsilons()
+    return self._state.spending.epsilons()
 
   def remaining(self, client: int) -> float:
     """Target minus spent epsilon, at least 0; for display.

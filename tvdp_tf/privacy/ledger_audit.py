@@ -8,9 +8,9 @@ import numpy as np
 
 from tvdp_tf.privacy import (
   _chained_file,
-  _ledger_budget,
   _ledger_format,
   _ledger_state,
+  spending,
   statement,
 )
 from tvdp_tf.privacy import sensitivity as sensitivity_lib
@@ -182,11 +182,8 @@ class LedgerAudit:
         'the target was not enforced, so that what was released may depend on'
         ' what had been spent'
       )
-    if (
-      header.target_epsilon < math.inf
-      and not _ledger_budget.is_gaussian_enough(
-        header.delta, header.target_epsilon, self.noise_distance
-      )
+    if header.target_epsilon < math.inf and not spending.is_gaussian_enough(
+      header.delta, header.target_epsilon, self.noise_distance
     ):
       faults.append(
         'what is drawn is not Gaussian as far out as epsilon ='
@@ -317,7 +314,7 @@ def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   """
   chain = _chained_file.read(path)
   state = _ledger_state.replay(path, chain.payloads)
-  epsilons = state.budget.epsilons()
+  epsilons = state.spending.epsilons()
   epsilons.flags.writeable = False
   state.participations.flags.writeable = False
   head_count = chain.head_count
@@ -350,7 +347,7 @@ def _share(
     or run.target_epsilon != state.header.target_epsilon
     or state.header.renyi_order is not None
   ):
-    epsilons = state.run_budget(number).epsilons()
+    epsilons = state.run_spending(number).epsilons()
     epsilons.flags.writeable = False
   attempts = [
     count for (of, _), count in state.attempts.items() if of == number

@@ -12,7 +12,7 @@ import math
 import types
 from collections.abc import Mapping
 
-from tvdp_tf import _validate
+from tvdp_tf import _json, _validate
 from tvdp_tf.privacy import accounting
 from tvdp_tf.privacy import sensitivity as sensitivity_lib
 
@@ -31,11 +31,6 @@ def _epsilon(name: str, value: object) -> float:
   if isinstance(value, float) and value == math.inf:
     return math.inf
   return _validate.non_negative(name, value)
-
-
-def _json_number(value: float) -> float | str:
-  """JSON has no infinity."""
-  return 'inf' if value == math.inf else value
 
 
 def format_epsilon(value: float) -> str:
@@ -269,11 +264,11 @@ class PrivacyStatement:
   def to_json_dict(self) -> dict[str, object]:
     """The statement as `json.dumps` takes it; infinity is the string 'inf'."""
     result: dict[str, object] = {
-      'target_epsilon': _json_number(self.target_epsilon),
+      'target_epsilon': _json.number(self.target_epsilon),
       'delta': self.delta,
-      'claimed_epsilon': _json_number(self.claimed_epsilon),
+      'claimed_epsilon': _json.number(self.claimed_epsilon),
       'delivered': {
-        view: {name: _json_number(value) for name, value in values.items()}
+        view: {name: _json.number(value) for name, value in values.items()}
         for view, values in self.delivered.items()
       },
       'unit': self.unit,

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from absl import logging
 
 from tvdp_tf import errors
-from tvdp_tf.output import disk_errors
-from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import disk_errors, files
 from tvdp_tf.training import run_folder
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
@@ -89,8 +88,10 @@ def _score(result: training.TrainingResult) -> float:
 def _publish(run: pathlib.Path, output_dir: pathlib.Path) -> None:
   """Copies what may be published, each whole or not at all."""
   for name in _PUBLISHED:
-    temporary = output_dir / PRIVATE / f'.{name}.{os.getpid()}'
-    with disk_errors.one_line(output_dir / name):
+    with (
+      disk_errors.one_line(output_dir / name),
+      files.replaced(output_dir / name, output_dir / PRIVATE) as temporary,
+    ):
       # Not the times of the files: they tell which run it was.
       if (run / name).is_dir():
         shutil.copytree(run / name, temporary, copy_function=shutil.copyfile)
@@ -98,5 +99,3 @@ def _publish(run: pathlib.Path, output_dir: pathlib.Path) -> None:
           os.utime(folder)
       else:
         shutil.copyfile(run / name, temporary)
-      os.replace(temporary, output_dir / name)
-      output_folder.sync(output_dir)

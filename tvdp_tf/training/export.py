@@ -12,8 +12,6 @@ two classes) and `predicted_class`. Both carry two JSON files, the SavedModel in
   privacy.json      the privacy statement of the training, if there is one
 """
 
-import json
-import os
 import pathlib
 import shutil
 import zipfile
@@ -24,6 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 from tvdp_tf.learning import evaluation, models
+from tvdp_tf.output import files
 from tvdp_tf.training import saved_functions
 
 SPEC = 'model_spec.json'
@@ -59,9 +58,8 @@ def save_model(
   serve = _serving_function(model)
   notes = {SPEC: _model_spec(spec.name, serve)}
   if statement is not None:
-    notes[STATEMENT] = json.dumps(statement, indent=2, allow_nan=False) + '\n'
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  try:
+    notes[STATEMENT] = files.json_text(statement)
+  with files.replaced(path) as temporary:
     model.save(
       temporary, save_format='tf', include_optimizer=False, signatures=serve
     )
@@ -73,9 +71,6 @@ def save_model(
     _save_keras(model, temporary / KERAS, notes)
     if path.exists():
       shutil.rmtree(path)
-    os.replace(temporary, path)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
@@ -106,7 +101,7 @@ def _model_spec(name: str, serve: tf.types.experimental.Callable) -> str:
     'inputs': {features.name: words(features)},
     'outputs': {key: words(outputs[key]) for key in sorted(outputs)},
   }
-  return json.dumps(described, indent=2) + '\n'
+  return files.json_text(described)
 
 
 def _save_keras(

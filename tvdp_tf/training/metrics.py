@@ -26,8 +26,6 @@ With Poisson participation the size of a cohort is a secret too, and
 """
 
 import collections
-import csv
-import io
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -38,7 +36,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tvdp_tf import mechanisms
-from tvdp_tf.output import disk_errors
+from tvdp_tf.output import disk_errors, files
 from tvdp_tf.training import run_folder
 
 Row = collections.OrderedDict[str, Any]
@@ -109,7 +107,7 @@ def row(
       values['dropped'] = dropped
   if mean_noise_stddev := plan.mean_noise_stddev(releases):
     values['signal_to_noise'] = signal_to_noise(mean_update, mean_noise_stddev)
-    values['remaining_budget'] = plan.settings.epsilon - delivered
+    values['remaining_budget'] = plan.spending.target_epsilon - delivered
   return values
 
 
@@ -153,7 +151,7 @@ class Releaser:
     """
     path = output_dir / run_folder.METRICS
     with disk_errors.one_line(path):
-      run_folder.write_text(path, _csv(released))
+      files.write_text(path, _csv(released))
       csv_manager = tff.program.CSVFileReleaseManager(
         path,
         # Each release rewrites the file and renames it: never half a line.
@@ -185,9 +183,12 @@ def _csv(released: Sequence[Row]) -> str:
   others = (
     released[0].keys() - {*run_folder.METRICS_COLUMNS} if released else ()
   )
-  text = io.StringIO()
-  writer = csv.DictWriter(text, [*run_folder.METRICS_COLUMNS, *sorted(others)])
-  writer.writeheader()
-  for round_number, values in enumerate(released, start=1):
-    writer.writerow({_KEY: round_number, **values})
-  return text.getvalue()
+  names = [*run_folder.METRICS_COLUMNS[1:], *sorted(others)]
+  return files.csv_text(
+    [_KEY, *names],
+    (
+      [round_number, *(values[name] for name in names)]
+      for round_number, values in enumerate(released, start=1)
+    ),
+    end='\r\n',
+  )

@@ -39,7 +39,8 @@ class Recorder:
 
   Attributes:
     unrepeated: Rounds of the ledger that a resumed run with a seed has still to
-      repeat. They are not in the plan's history, but they happened.
+      repeat. They are in the ledger's book, but not yet in the run's own
+      (`Mechanism.spending`).
   """
 
   def __init__(

@@ -1,8 +1,7 @@
 """The folder of a run: what is written, where, and never half.
 
-Text files appear whole or not at all: they are written beside their place,
-flushed to the disk and renamed. So does the folder itself: where it exists, it
-holds the configuration and a ledger.
+Files appear whole or not at all (`output.files`). So does the folder itself:
+where it exists, it holds the configuration and a ledger.
 
 A folder may come from someone else. What is read in it is JSON and CSV, never
 code, and a link in it is refused: what it holds is in it.
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tvdp_tf import _validate, errors
+from tvdp_tf.output import files
 from tvdp_tf.output import folder as output_folder
 from tvdp_tf.privacy import ledger
 
@@ -55,24 +55,6 @@ _LEFTOVER = re.compile(
   r'|metrics\.csv_temp[0-9]+'
 )
 _LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a text file atomically."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  try:
-    with open(temporary, 'w', encoding='utf-8', newline='') as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
-def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a JSON file atomically; a NaN or an infinity is an error."""
-  write_text(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
 def check_absent(path: pathlib.Path) -> None:
@@ -115,8 +97,10 @@ def create(
   """
   try:
     with output_folder.create(path) as folder:
-      write_json(folder / CONFIG, {**config, _DIGEST: digest(config).hex()})
-      write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
+      files.write_json(
+        folder / CONFIG, {**config, _DIGEST: digest(config).hex()}
+      )
+      files.write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
       # Last: an interrupt before leaves nothing in a shared ledger.
       if join is None:
         ledger.PrivacyLedger.create(folder / LEDGER, header, run).close()
@@ -150,15 +134,6 @@ def locked(path: pathlib.Path) -> Iterator[None]:
     os.close(descriptor)
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON object; empty if there is none that can be read."""
-  try:
-    value = json.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError, RecursionError):
-    return {}
-  return value if isinstance(value, dict) else {}
-
-
 def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads `config.json` of an existing run.
 
@@ -173,7 +148,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """
   try:
     _refuse_what_misleads(path)
-    config = read_json(path / CONFIG)
+    config = files.read_json(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
     resolved = config['resolved']
@@ -281,14 +256,14 @@ def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def is_finished(path: pathlib.Path) -> bool:
   """Whether the run in the folder has come to its end."""
-  return read_json(path / PRIVACY).get(_FINISHED) is True
+  return files.read_json(path / PRIVACY).get(_FINISHED) is True
 
 
 def write_privacy(
   path: pathlib.Path, statement: Mapping[str, Any], finished: bool
 ) -> None:
   """Writes `privacy.json`, the last file of a run that has come to its end."""
-  write_json(path / PRIVACY, {**statement, _FINISHED: finished})
+  files.write_json(path / PRIVACY, {**statement, _FINISHED: finished})
 
 
 def remove_privacy(path: pathlib.Path) -> None:

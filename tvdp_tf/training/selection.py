@@ -1,14 +1,14 @@
 """The best of several runs, of which nothing but the best is published.
 
 How much that tells is in `tvdp_tf.privacy.selection`. It takes a trusted
-server and epsilon by Renyi accounting: `--mechanism=central` with secret draws.
+server and epsilon by Renyi accounting: a mechanism with secret draws.
 """
 
 import dataclasses
 import functools
 import math
 
-from tvdp_tf import errors, privacy
+from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import settings as settings_lib
 
@@ -157,13 +157,20 @@ def check(settings: settings_lib.TrainingSettings, mean: float) -> None:
     raise errors.UsageError(
       f'best_of must be above 1 and at most {_LARGEST_MEAN}, got {mean!r}'
     )
-  for name, allowed in (
-    ('mechanism', 'central'),
-    ('participation', _VIEW),
-    ('seed', None),
-  ):
+  secret = [
+    name
+    for name, kind in mechanisms.MECHANISMS.items()
+    if _VIEW in kind.participations
+  ]
+  choices: dict[str, list] = {
+    'mechanism': secret,
+    'participation': [_VIEW],
+    'seed': [None],
+  }
+  for name, allowed in choices.items():
     value = getattr(settings, name)
-    if value != allowed:
+    if value not in allowed:
+      text = ' or '.join(str(one) for one in allowed)
       raise errors.UsageError(
-        f'best_of must be given with {name} {allowed}, got {value!r}'
+        f'best_of must be given with {name} {text}, got {value!r}'
       )

@@ -104,7 +104,6 @@ class CohortStrategy(FedAvg):
     self._noise_stddev = float(noise_stddev)
 
   def configure_train(self, server_round, arrays, config, grid):
-    """As in the base class."""
     del server_round, config
     # Nodes hold nothing: any of them can be any user.
     nodes = list(grid.get_node_ids())[: len(self.cohort)]
@@ -125,7 +124,7 @@ class CohortStrategy(FedAvg):
     ]
 
   def aggregate_train(self, server_round, replies):
-    """As in the base class, which would pass over clients that failed."""
+    """As Flower's, which would pass over clients that failed."""
     replies = list(replies)
     for reply in replies:
       if reply.has_error():
@@ -141,18 +140,15 @@ class Flower(program_lib.Program):
     self._grid = grid
 
   def reset(self, noise_stddev):
-    """As in the base class."""
     self._strategy = CohortStrategy(noise_stddev)
     self._arrays = ArrayRecord(self._work.initial_weights())
 
   def round(self, round_number):
-    """As in the base class."""
     self._strategy.cohort = self._work.cohort(round_number).tolist()
     result = self._strategy.start(self._grid, self._arrays, num_rounds=1)
     self._arrays = result.arrays
 
   def weights(self):
-    """As in the base class."""
     return self._arrays.to_numpy_ndarrays()
 
 

@@ -181,13 +181,11 @@ class Jax(program_lib.Program):
     self._round = round_function(server.form, work, mesh)
 
   def reset(self, noise_stddev):
-    """As in the base class."""
     self._noise_stddev = np.float32(noise_stddev)
     weights = self._work.initial_weights()
     self._weights = jax.device_put(weights, self._where)
 
   def round(self, round_number):
-    """As in the base class."""
     self._weights = jax.block_until_ready(
       self._round(
         self._weights,
@@ -199,7 +197,6 @@ class Jax(program_lib.Program):
     )
 
   def weights(self):
-    """As in the base class."""
     return [np.array(w) for w in self._weights]
 
 

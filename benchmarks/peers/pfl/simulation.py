@@ -55,7 +55,6 @@ class ProjectedSgd(torch.optim.SGD):
 
   @torch.no_grad()
   def step(self, closure=None):
-    """As in the base class."""
     super().step(closure)
     norms = torch.stack(torch._foreach_norm(self._parameters))
     norm = torch.linalg.vector_norm(norms)
@@ -94,7 +93,6 @@ class Pfl(program_lib.Program):
     )
 
   def reset(self, noise_stddev):
-    """As in the base class."""
     work = self._work
     self._tell(0, int(noise_stddev > 0))
     self._module = Module(work)
@@ -114,7 +112,6 @@ class Pfl(program_lib.Program):
     self._algorithm = FederatedAveraging()
 
   def round(self, round_number):
-    """As in the base class."""
     self._tell(1, round_number)
     cohort = self._work.cohort(round_number).tolist()
     # Each worker draws for all of them.
@@ -134,7 +131,6 @@ class Pfl(program_lib.Program):
     )
 
   def weights(self):
-    """As in the base class."""
     parameters = self._module.kernels_and_biases
     return list(map(pytorch_program.to_keras, parameters))
 

@@ -116,7 +116,6 @@ class PyTorch(program_lib.Program):
       self._pool = concurrent.futures.ThreadPoolExecutor(cores)
 
   def reset(self, noise_stddev):
-    """As in the base class."""
     self._noise_stddev = noise_stddev
     self._weights = list(map(from_keras, self._work.initial_weights()))
 
@@ -130,7 +129,6 @@ class PyTorch(program_lib.Program):
 
   @torch.no_grad()
   def round(self, round_number):
-    """As in the base class."""
     cohort = self._work.cohort(round_number).tolist()
     each = self._pool.map if self._pool else map
     total = [torch.zeros_like(w) for w in self._weights]
@@ -139,7 +137,6 @@ class PyTorch(program_lib.Program):
     self._weights = list(torch._foreach_div(total, float(len(cohort))))
 
   def weights(self):
-    """As in the base class."""
     return list(map(to_keras, self._weights))
 
 

@@ -1,12 +1,12 @@
 """Membership inference on a setting of the user's own, in words and as JSON."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from tvdp_tf import _json
 from tvdp_tf.attacks import (
   audit_text,
   membership,
@@ -100,7 +100,7 @@ class Report:
       'attacks': {name: dict(found) for name, found in self.attacks.items()},
       'epsilon_lower_bound': self.shown,
       'largest_lower_bound_possible': self.largest_shown,
-      'delivered_epsilon': delivered if math.isfinite(delivered) else 'inf',
+      'delivered_epsilon': _json.number(delivered),
       'holds': game.statement.holds,
       'reason': game.statement.reason,
       'refuted': self.refuted,

@@ -287,14 +287,8 @@ def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
 
 def _worst_epsilon(plan: mechanisms.Mechanism, noise_scale: float) -> float:
   """To the user who has spent most, had all noise been so many times it."""
-  spent = np.zeros(plan.settings.users)
-  for releases in plan.history:
-    spent[releases.clients] += (
-      plan.releases_per_client * releases.noise_multipliers**-2.0
-    )
-  return privacy.delivered_epsilon(
-    [noise_scale / math.sqrt(spent.max())], plan.delta, 'exact'
-  )
+  mu = math.sqrt(plan.spending.squared_mu.max())
+  return privacy.delivered_epsilon([noise_scale / mu], plan.delta, 'exact')
 
 
 class PreparedAudit:

@@ -1,24 +1,16 @@
 """An audit of a model, in words and as files."""
 
-import csv
 import math
 import pathlib
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use('Agg')  # No screen is needed.
-
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from tvdp_tf.attacks import audit_text, one_run
 from tvdp_tf.attacks.model_audit import audit as audit_lib
-from tvdp_tf.output import machine, plots, terminal
+from tvdp_tf.output import files, machine, plots, terminal
+from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.privacy import statement
-from tvdp_tf.training import run_folder
 
 JSON = 'audit.json'
 GUESSES = 'guesses.csv'
@@ -90,20 +82,6 @@ def _score_rows(found: audit_lib.ModelAudit) -> list[list[Any]]:
   ]
 
 
-def _write_csv(
-  path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-  with open(path, 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(header)
-    writer.writerows(rows)
-
-
-def _read_csv(path: pathlib.Path) -> list[dict[str, str]]:
-  with open(path, newline='', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
 def write(found: audit_lib.ModelAudit, folder: pathlib.Path) -> None:
   """Writes JSON, three CSV files and the picture of them.
 
@@ -111,18 +89,18 @@ def write(found: audit_lib.ModelAudit, folder: pathlib.Path) -> None:
     found: The audit.
     folder: An existing folder.
   """
-  run_folder.write_json(folder / JSON, found.to_json_dict())
-  _write_csv(
+  files.write_json(folder / JSON, found.to_json_dict())
+  files.write_csv(
     folder / GUESSES,
     ('guesses', 'right', 'least_right_that_refutes', 'planned'),
     _guess_rows(found),
   )
-  _write_csv(
+  files.write_csv(
     folder / SCORES,
     ('from', 'to', 'first_example', 'second_example'),
     _score_rows(found),
   )
-  _write_csv(
+  files.write_csv(
     folder / PAIRS,
     ('subject', 'family', 'examples', 'ratio'),
     [
@@ -150,9 +128,9 @@ def draw(folder: pathlib.Path, title: str, claimed: str) -> None:
     claimed: The epsilon that is claimed, in words.
   """
   figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14.5, 4.8))
-  _draw_scores(left, _read_csv(folder / SCORES))
-  _draw_guesses(middle, _read_csv(folder / GUESSES), claimed)
-  _draw_pairs(right, _read_csv(folder / PAIRS))
+  _draw_scores(left, files.read_csv(folder / SCORES))
+  _draw_guesses(middle, files.read_csv(folder / GUESSES), claimed)
+  _draw_pairs(right, files.read_csv(folder / PAIRS))
   for axis in (left, middle, right):
     axis.grid(alpha=0.3)
   figure.suptitle(title, fontsize=11)
