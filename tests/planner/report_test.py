@@ -264,7 +264,9 @@ class ReportTest(parameterized.TestCase):
 
   @parameterized.parameters(*mechanisms.MECHANISMS)
   def test_infinity_is_written_as_a_word(self, mechanism):
-    report = _report(mechanism=mechanism, users=20, rounds=6, delta=1e-6)
+    report = _report(
+      mechanism=mechanism, local_steps=1, users=20, rounds=6, delta=1e-6
+    )
     values = json.loads(json.dumps(report.to_json_dict(), allow_nan=False))
     self.assertEqual(values['settings']['mechanism'], mechanism)
     if mechanism == 'none':

@@ -44,6 +44,8 @@ class SameNoiseTest(parameterized.TestCase):
       'mechanism': mechanism,
       'participation': participation,
       'split': split,
+      # Of `distributed` a round is one step.
+      'local_steps': 1 if mechanism == 'distributed' else 2,
     }
     planned = _planned(values)
     settings = training_settings.TrainingSettings(**values)

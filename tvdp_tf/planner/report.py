@@ -12,10 +12,10 @@ from typing import Any
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.learning import datasets
+from tvdp_tf.planner import best_schedule, simulation
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import settings as planning_settings
-from tvdp_tf.planner import simulation
 from tvdp_tf.privacy import calibration_rules
 from tvdp_tf.training import population as population_lib
 from tvdp_tf.training import settings as training_settings
@@ -60,6 +60,8 @@ class PlanReport:
     objective: The convergence bound.
     optimal: The best plan of all.
     plans: What each theta costs, in ascending order of theta.
+    advice: What other schedules would leave of the noise; None where there is
+      no schedule to choose.
     pilot: What A and Theta were measured from; None if they were not.
     alternatives: The best plans if A were at either end of its interval; empty
       without a pilot.
@@ -73,6 +75,7 @@ class PlanReport:
   objective: planning_bound.Objective
   optimal: planning_bound.BoundPoint
   plans: tuple[planning_bound.ThetaPlan, ...]
+  advice: best_schedule.Advice | None = None
   pilot: planning_pilot.Pilot | None = None
   alternatives: tuple[planning_bound.Alternative, ...] = ()
 
@@ -175,6 +178,7 @@ class PlanReport:
         'thetas': [dataclasses.asdict(plan) for plan in self.plans],
         'warnings': list(self.warnings),
       },
+      'schedule': self.advice and dataclasses.asdict(self.advice),
       'curve': [dataclasses.asdict(point) for point in self.curve],
     }
     return _without_infinity(result)
@@ -337,9 +341,22 @@ def make_report(
     objective=objective,
     optimal=optimal,
     plans=plans,
+    advice=_advice(settings, sim.mechanism),
     pilot=pilot,
     alternatives=alternatives,
   )
+
+
+def _advice(
+  settings: planning_settings.PlanSettings, mechanism: mechanisms.Mechanism
+) -> best_schedule.Advice | None:
+  """Where a record may be in every release: else its rounds are its own."""
+  if not mechanism.takes_schedule or settings.sampling_rate < 1:
+    return None
+  response = best_schedule.impulse_response(
+    settings.server_optimizer, settings.contraction, settings.rounds
+  )
+  return best_schedule.advise(response, settings.noise_shape)
 
 
 def _compared(

@@ -250,6 +250,45 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
   return lines
 
 
+def _schedule(report: planning_report.PlanReport) -> list[str]:
+  """What other schedules would leave of the noise in the last model."""
+  advice, settings = report.advice, report.settings
+  if advice is None:
+    return [
+      'Schedule',
+      *terminal.wrap(
+        'no advice where a record is not in every round: its rounds, and not'
+        ' the optimizer, decide what its noise should be'
+      ),
+    ]
+  lines = [
+    'Schedule: variance of the noise in the released model, at the same budget',
+    *terminal.table(
+      [
+        ('best of all Gaussian mechanisms', '1'),
+        (f'geometric, theta = {advice.theta:.4g}', f'{advice.geometric:.4g}'),
+        ('constant noise', f'{advice.constant:.4g}'),
+        ('asked', f'{advice.asked:.4g}'),
+      ]
+    ),
+    *terminal.wrap(
+      'the weight of a round in the released model, with'
+      f' --contraction={settings.contraction:g} and what the server does,'
+      ' decides: docs/SCHEDULE.md'
+    ),
+  ]
+  if not advice.pays:
+    return [
+      *lines,
+      *terminal.wrap('no schedule pays here: take constant noise, --theta=1'),
+    ]
+  stddevs = ','.join(f'{stddev:.4g}' for stddev in advice.schedule)
+  flag = f'  --schedule={stddevs}'
+  if len(flag) > 80:
+    flag = '  as "schedule" in plan.json, which --output_dir writes'
+  return [*lines, '  the best one:', flag]
+
+
 def _measurement(report: planning_report.PlanReport) -> list[str]:
   """The section about A and Theta, of a report with a pilot."""
   pilot = report.pilot
@@ -376,7 +415,7 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
 
 def describe(report: planning_report.PlanReport) -> str:
   """The whole report in words, several lines."""
-  parts = [_setting, _inputs, _verdict, _plan]
+  parts = [_setting, _inputs, _verdict, _plan, _schedule]
   if report.has_noise:
     parts[2:2] = [_sensitivity, _noise]
   if report.pilot is not None:

@@ -10,12 +10,10 @@ from tvdp_tf.federated import (
   client_data,
   schedule_state,
   secure_sums,
-  server_optimizer,
 )
 from tvdp_tf.learning import noise
 from tvdp_tf.runtimes.worker import client_blocks, client_files
 from tvdp_tf.training import federation, plateau
-from tvdp_tf.training import settings as settings_lib
 
 # Cohorts that are drawn at a time: among the rounds, whose data empty the
 # caches, one draw takes as long as ten in a row.
@@ -41,22 +39,9 @@ def build_process(
     local_steps=settings.local_steps,
     learning_rate=settings.learning_rate,
     l2_regularization=fed.spec.l2_regularization,
-    server_optimizer=server_optimizer_of(settings),
+    server_optimizer=settings.server_optimizer,
   )
   return secure_sums.simulated(process) if plan.sums_securely else process
-
-
-def server_optimizer_of(
-  settings: settings_lib.TrainingSettings,
-) -> server_optimizer.ServerOptimizer:
-  """What the settings ask of the server."""
-  decays = settings.server_final_step != 1
-  return server_optimizer.ServerOptimizer(
-    settings.server_momentum,
-    settings.server_average,
-    settings.server_final_step,
-    settings.rounds if decays else 1,
-  )
 
 
 class Rounds:
@@ -98,7 +83,7 @@ class Rounds:
     self.excluded = 0
     self.total = plan.settings.rounds
     self._cohorts: dict[int, np.ndarray] = {}
-    self.optimizer = server_optimizer_of(plan.settings)
+    self.optimizer = plan.settings.server_optimizer
     self.plateau = plateau.PlateauDetector()
 
   @property

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvdp_tf import _validate, mechanisms, privacy
-from tvdp_tf.learning import datasets, features, participation
+from tvdp_tf.learning import (
+  datasets,
+  features,
+  participation,
+  server_optimizer,
+)
 from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
@@ -138,11 +143,7 @@ class TrainingSettings:
     self._mechanism.check(self)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.positive('learning_rate', self.learning_rate)
-    for name in ('server_momentum', 'server_average'):
-      value = _validate.non_negative(name, getattr(self, name))
-      if value >= 1:
-        raise ValueError(f'{name} must be a number in [0, 1), got {value!r}')
-    _validate.rate('server_final_step', self.server_final_step)
+    self._check_server()
     self._resolve_adjacency()
     self._resolve_calibration()
     self._check_noise()
@@ -167,6 +168,23 @@ class TrainingSettings:
     if self.schedule:
       return privacy.ListedShape(self.schedule)
     return privacy.GeometricShape(self.theta)
+
+  def _check_server(self) -> None:
+    try:
+      _ = self.server_optimizer
+    except ValueError as error:
+      raise ValueError(f'server_{error}') from error
+
+  @property
+  def server_optimizer(self) -> server_optimizer.ServerOptimizer:
+    """What the server does with the mean update."""
+    return server_optimizer.ServerOptimizer(
+      self.server_momentum,
+      self.server_average,
+      self.server_final_step,
+      # Of use to the decay alone.
+      self.rounds if self.server_final_step != 1 else 1,
+    )
 
   @property
   def noise_words(self) -> str:

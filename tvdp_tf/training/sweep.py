@@ -146,7 +146,7 @@ class Sweep:
     """The compiled process, and its initial state but for weights and noise."""
     key = (
       *_key(plan.settings, _GRAPH),
-      rounds_lib.server_optimizer_of(plan.settings),
+      plan.settings.server_optimizer,
       plan.graph_key(),
     )
     if key not in self._processes:

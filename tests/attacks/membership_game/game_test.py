@@ -193,9 +193,9 @@ class GamesTest(parameterized.TestCase):
   @parameterized.parameters(
     ({'seed': None}, {}, 'seed must be given'),
     (
-      {'mechanism': 'central', 'participation': ''},
+      {'mechanism': 'central', 'participation': '', 'adjacency': ''},
       {},
-      "mechanism must be one of paper, gradient, laplace, none, got 'central'",
+      "mechanism must be one of paper, gradient, distributed, laplace, none, got 'central'",
     ),
     ({'split': 'dirichlet'}, {}, 'split must be one of iid'),
     (
