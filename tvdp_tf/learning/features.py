@@ -6,8 +6,17 @@ weights needs hundreds for; at a small epsilon that decides (Tramer and Boneh,
 others turns two data sets that differ in one example into two that differ in
 one example. That, and nothing else, is asked of the function.
 
-`scattering` is kymatio's scattering transform (Mallat) of images, normalized in
-groups of channels, an example at a time, and scaled to norm 1.
+`scattering` is kymatio's scattering transform (Mallat) of images:
+
+  opponent colors, if there are three
+  moduli of wavelets and of their wavelets, averaged: J scales, 8 angles
+  mean 0 and variance 1 in each group of channels of an example
+  the mean with the mirrored image, if there are colors
+  norm 1, less the mean of synthetic images, their channels' covariance to the
+  power -1/4, and norm 1 again
+
+All of it is a function of one image: what is fitted is fitted to images that
+nobody has taken (`synthetic_images`).
 
 Features of your own are a function of one example, an array, that returns an
 array of a fixed shape:
@@ -27,7 +36,7 @@ import numpy as np
 import tqdm
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import aligned, datasets
+from tvdp_tf.learning import aligned, datasets, synthetic_images
 
 NONE = 'none'
 _CHUNK = 256
@@ -71,10 +80,14 @@ def _orders(side: int) -> int:
 
 
 _ANGLES = 8
+# Of the covariance: what is kept of directions that synthetic images have not.
+_RIDGE = 0.1
+_POWER = -0.25
+_SYNTHETIC_IMAGES = 2000
 
 
-def scattering_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
-  """Of the scattering coefficients of an image, flat.
+def _sides(input_shape: Sequence[int]) -> tuple[int, int, int]:
+  """(scales J, rows, columns) of the coefficients.
 
   Raises:
     ValueError: If it is not the shape of an image of at least 8 x 8.
@@ -84,38 +97,152 @@ def scattering_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
       'features must be none for examples that are not images of at least'
       f' 8 x 8, got scattering for {tuple(input_shape)}'
     )
-  height, width, colors = input_shape
-  orders = _orders(min(height, width))
-  channels = 1 + _ANGLES * orders + _ANGLES**2 * (orders - 1)
-  return (colors * channels * (height >> orders) * (width >> orders),)
+  scales = _orders(min(input_shape[:2]))
+  return scales, input_shape[0] >> scales, input_shape[1] >> scales
+
+
+def _channels(scales: int) -> tuple[int, ...]:
+  """How many channels there are of each order."""
+  pairs = scales * (scales - 1) // 2
+  orders = (1, _ANGLES * scales, _ANGLES**2 * pairs)
+  return tuple(count for count in orders if count)
+
+
+def scattering_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
+  """Of the scattering features of an image, flat.
+
+  Raises:
+    ValueError: If it is not the shape of an image of at least 8 x 8.
+  """
+  scales, rows, columns = _sides(input_shape)
+  colors = input_shape[2]
+  if colors > 1:
+    columns -= columns // 2  # Half of a mirrored mean is the other half.
+  return (colors * sum(_channels(scales)) * rows * columns,)
 
 
 @functools.lru_cache(maxsize=4)
 def _transform(height: int, width: int) -> Any:
   from kymatio.numpy import Scattering2D  # noqa: PLC0415
 
-  orders = _orders(min(height, width))
-  return Scattering2D(J=orders, shape=(height, width), L=_ANGLES)
+  scales = _orders(min(height, width))
+  return Scattering2D(J=scales, shape=(height, width), L=_ANGLES)
 
 
-def group_normalized(maps: np.ndarray, groups: int) -> np.ndarray:
+def _opponent(images: np.ndarray) -> np.ndarray:
+  """Intensity, red-green and blue-yellow; other channels as they are."""
+  if images.shape[3] != 3:
+    return images
+  red, green, blue = np.moveaxis(images, 3, 0)
+  return np.stack(
+    [
+      (red + green + blue) / 3,
+      (red - green) / 2,
+      (red + green - 2 * blue) / 4,
+    ],
+    axis=3,
+  )
+
+
+def group_normalized(maps: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
   """Each example's maps with mean 0 and variance 1 in each group of channels.
 
   Args:
     maps: float32 [n, channels, ...].
-    groups: Of consecutive channels; it divides their number.
+    sizes: Of the groups of consecutive channels.
 
   Returns:
     float32, of the same shape.
   """
-  grouped = maps.reshape(len(maps), groups, -1)
-  grouped = grouped - grouped.mean(axis=2, keepdims=True)
-  variance = np.mean(grouped * grouped, axis=2, keepdims=True)
-  return (grouped / np.sqrt(variance + _EPSILON)).reshape(maps.shape)
+  result = np.empty_like(maps)
+  start = 0
+  for size in sizes:
+    group = maps[:, start : start + size].reshape(len(maps), -1)
+    group = group - group.mean(axis=1, keepdims=True)
+    variance = np.mean(group * group, axis=1, keepdims=True)
+    group = group / np.sqrt(variance + _EPSILON)
+    result[:, start : start + size] = group.reshape(
+      len(maps), size, *maps.shape[2:]
+    )
+    start += size
+  return result
+
+
+def mirrored(maps: np.ndarray, scales: int) -> np.ndarray:
+  """About the coefficients of the mirrored image, from those of the image.
+
+  A sample of the mirrored image lies a 2^-J of a step before one of the image:
+  what is between samples is interpolated.
+
+  Args:
+    maps: float32 [n, channels, rows, columns], of whole transforms.
+    scales: J.
+  """
+  angles = np.arange(_ANGLES)
+  turned = (_ANGLES - 2 - angles) % _ANGLES
+  first = [1 + j * _ANGLES + turned for j in range(scales)]
+  pairs = (turned[:, np.newaxis] * _ANGLES + turned).ravel()
+  second = [
+    1 + _ANGLES * scales + k * _ANGLES**2 + pairs
+    for k in range(scales * (scales - 1) // 2)
+  ]
+  order = np.concatenate([[0], *first, *second])
+  planes = maps.shape[1] // len(order)
+  order = np.concatenate([k * len(order) + order for k in range(planes)])
+  at = maps[:, order, :, ::-1]
+  after = np.concatenate([at[..., :1], at[..., :-1]], axis=3)
+  share = np.float32(2.0**-scales)
+  return share * at + (1 - share) * after
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+  norms = np.linalg.norm(rows, axis=1, keepdims=True)
+  return rows / np.maximum(norms, 1e-9)
+
+
+def _normalized_maps(images: np.ndarray) -> np.ndarray:
+  """float32 [n, channels, rows, columns], before anything that is fitted."""
+  height, width, colors = images.shape[1:]
+  scales = _sides(images.shape[1:])[0]
+  planes = np.moveaxis(_opponent(images), 3, 1)
+  planes = np.ascontiguousarray(planes, np.float32)
+  maps = np.asarray(_transform(height, width)(planes), np.float32)
+  # [n, colors, channels, ...]: one color after the other.
+  maps = maps.reshape(len(images), -1, *maps.shape[-2:])
+  if colors == 1:
+    return group_normalized(maps, [3] * (maps.shape[1] // 3))
+  maps = group_normalized(maps, _channels(scales) * colors)
+  both = (maps + mirrored(maps, scales)) / 2
+  return both[..., both.shape[3] // 2 :]
+
+
+@functools.lru_cache(maxsize=4)
+def _fitted(input_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+  """(mean [values], [channels, channels]) of synthetic images."""
+  height, width, colors = input_shape
+  if colors == 1:
+    images = synthetic_images.strokes(_SYNTHETIC_IMAGES, height, width)
+    images = images[..., np.newaxis]
+  else:
+    images = synthetic_images.dead_leaves(_SYNTHETIC_IMAGES, *input_shape)
+  maps = np.concatenate(
+    [
+      _normalized_maps(images[start : start + _CHUNK])
+      for start in range(0, len(images), _CHUNK)
+    ]
+  )
+  rows = _unit(maps.reshape(len(maps), -1))
+  mean = rows.mean(axis=0)
+  centred = _unit(rows - mean).reshape(*maps.shape[:2], -1).astype(np.float64)
+  covariance = np.tensordot(centred, centred, ((0, 2), (0, 2))) / len(maps)
+  values, vectors = np.linalg.eigh(covariance)
+  values = np.maximum(values, 0)
+  powers = (values + _RIDGE * values.mean()) ** _POWER
+  return mean, ((vectors * powers) @ vectors.T).astype(np.float32)
 
 
 def scattering(images: np.ndarray) -> np.ndarray:
-  """Normalized scattering coefficients, of norm 1 for each image.
+  """Scattering features, of norm 1 for each image; see above.
 
   Args:
     images: float32 [n, height, width, colors].
@@ -127,14 +254,13 @@ def scattering(images: np.ndarray) -> np.ndarray:
     ValueError: If they are no images, or too small.
   """
   size = scattering_shape(images.shape[1:])
-  height, width = images.shape[1:3]
-  planes = np.ascontiguousarray(np.moveaxis(images, 3, 1), np.float32)
-  maps = np.asarray(_transform(height, width)(planes), np.float32)
-  # [n, colors, channels, ...], one color after the other.
-  maps = maps.reshape(len(images), -1, *maps.shape[-2:])
-  flat = group_normalized(maps, maps.shape[1] // 3).reshape(-1, *size)
-  norms = np.linalg.norm(flat, axis=1, keepdims=True)
-  return flat / np.maximum(norms, 1e-9)
+  mean, whitening = _fitted(images.shape[1:])
+  maps = _normalized_maps(images)
+  centred = _unit(maps.reshape(-1, *size)) - mean
+  channels = centred.reshape(*maps.shape[:2], -1)
+  # One image at a time: the same bits among any others.
+  whitened = np.stack([whitening @ image for image in channels])
+  return _unit(whitened.reshape(-1, *size))
 
 
 FEATURES = {'scattering': Features('scattering', scattering, scattering_shape)}
