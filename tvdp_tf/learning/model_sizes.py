@@ -45,7 +45,7 @@ def _mlp(input_shape: Sequence[int], num_classes: int) -> int:
 
 
 def _linear(input_shape: Sequence[int], num_classes: int) -> int:
-  return _dense(math.prod(input_shape), num_classes)
+  return math.prod(input_shape) * num_classes
 
 
 def _svm(input_shape: Sequence[int], num_classes: int) -> int:
