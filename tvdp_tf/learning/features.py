@@ -220,11 +220,11 @@ def _normalized_maps(images: np.ndarray) -> np.ndarray:
 def _fitted(input_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
   """(mean [values], [channels, channels]) of synthetic images."""
   height, width, colors = input_shape
+  images = synthetic_images.dead_leaves(_SYNTHETIC_IMAGES, *input_shape)
   if colors == 1:
-    images = synthetic_images.strokes(_SYNTHETIC_IMAGES, height, width)
-    images = images[..., np.newaxis]
-  else:
-    images = synthetic_images.dead_leaves(_SYNTHETIC_IMAGES, *input_shape)
+    half = _SYNTHETIC_IMAGES // 2
+    drawn = synthetic_images.strokes(half, height, width)
+    images = np.concatenate([images[:half], drawn[..., np.newaxis]])
   maps = np.concatenate(
     [
       _normalized_maps(images[start : start + _CHUNK])
