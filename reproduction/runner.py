@@ -12,7 +12,7 @@ from typing import Any
 
 import tqdm
 
-from reproduction import catalogue, membership_table, verdicts
+from reproduction import catalogue, frontier, membership_table, verdicts
 from reproduction import curves as training_curves
 from tvdp_tf import errors, runtimes
 from tvdp_tf.output import files, machine
@@ -35,10 +35,12 @@ _SMOKE_CURVES = 5  # At most, spread over all: a learning rate costs a compile.
 _SMOKE_GAME = {'examples': 8, 'shadow_models': 4, 'trials': 4}
 
 # The modules that run, draw and summarize the kinds of experiments.
-_KINDS = (training_curves, membership_table)
+_KINDS = (training_curves, membership_table, frontier)
 
 
 def _kind(experiment: catalogue.Experiment):
+  if experiment.against == catalogue.POINT:
+    return frontier
   return training_curves if experiment.game is None else membership_table
 
 
@@ -116,7 +118,8 @@ def points(
           'data_dir': data_dir,
         }
         if smoke:
-          values.update(_SMOKE, dataset=f'generated_{values["dataset"]}')
+          values |= {**_SMOKE, **experiment.smoke}
+          values['dataset'] = f'generated_{values["dataset"]}'
         if number is not None:
           values['rounds'] = number
         settings = settings_lib.TrainingSettings(**values)

@@ -1,11 +1,15 @@
 """The experiments as data: the paper's, and the second look at its claims."""
 
-from reproduction.catalogue import paper, second_look
-from reproduction.catalogue.experiment import ROUND, ROUNDS, Experiment
+from reproduction.catalogue import frontier, paper, second_look
+from reproduction.catalogue.experiment import POINT, ROUND, ROUNDS, Experiment
 
 EXPERIMENTS = {
   experiment.name: experiment
-  for experiment in (*paper.EXPERIMENTS, *second_look.EXPERIMENTS)
+  for experiment in (
+    *paper.EXPERIMENTS,
+    *second_look.EXPERIMENTS,
+    *frontier.EXPERIMENTS,
+  )
 }
 
-__all__ = ['EXPERIMENTS', 'ROUND', 'ROUNDS', 'Experiment']
+__all__ = ['EXPERIMENTS', 'POINT', 'ROUND', 'ROUNDS', 'Experiment']

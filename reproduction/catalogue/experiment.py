@@ -7,6 +7,7 @@ from typing import Any
 from reproduction.catalogue import claims as claims_lib
 
 ROUND = 'round'  # One run a curve, against its rounds.
+POINT = 'point'  # One run a curve, its last round alone.
 ROUNDS = 'rounds'  # A run a point, against its number of rounds M.
 
 _ROUND_NUMBERS = (1, 2, 4, 6, 8, 10, 13, 17, 20, 25, 30, 35, 40)
@@ -22,7 +23,7 @@ class Experiment:
     claims: What the paper says of it, or what we ask.
     base: Settings of all its runs.
     curves: Label -> the settings in which the curve differs.
-    against: `ROUND` or `ROUNDS`.
+    against: `ROUND`, `ROUNDS` or `POINT`.
     round_numbers: The values of M, for `ROUNDS`.
     columns: What is drawn: fields of `sweep.Measurement`.
     game: If given, a point is a membership game: `GameSettings` but for
@@ -30,6 +31,7 @@ class Experiment:
     test_part: Which test examples measure, as of `datasets.with_test_part`;
       those that chose the learning rates are not among them.
     seeds: How many seeds its results rest on.
+    smoke: What else is changed for a smoke test.
   """
 
   name: str
@@ -43,3 +45,4 @@ class Experiment:
   game: Mapping[str, int] | None = None
   test_part: str = 'reported'
   seeds: int = 3
+  smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
