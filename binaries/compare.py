@@ -6,6 +6,7 @@ on scikit-learn's embedded digits, in seconds.
 
 import datetime
 import pathlib
+from typing import Any
 
 import _checkout  # noqa: F401
 from absl import flags
@@ -27,10 +28,24 @@ _MECHANISMS = flags.DEFINE_list(
   ['paper', 'gradient', 'none'],
   f'Some of {", ".join(settings_lib.MECHANISMS)}.',
 )
+_NONE_LEARNING_RATE = flags.DEFINE_float(
+  'none_learning_rate',
+  0.5,
+  'Learning rate of none, whose steps neither a projection nor a clip holds'
+  ' back.',
+)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'
 )
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw progress bars.')
+
+
+def _values(mechanism: str) -> dict[str, Any]:
+  """The settings of a mechanism's run but for its name."""
+  values = shared_flags.values(_SETTINGS)
+  if mechanism == 'none':
+    values['learning_rate'] = _NONE_LEARNING_RATE.value
+  return values
 
 
 def main() -> None:
@@ -46,18 +61,14 @@ def main() -> None:
         f'{name!r}'
       )
     try:
-      settings_lib.TrainingSettings.of_mechanism(
-        name, shared_flags.values(_SETTINGS)
-      )
+      settings_lib.TrainingSettings.of_mechanism(name, _values(name))
     except ValueError as error:
       raise errors.UsageError(str(error)) from error
   from reproduction import comparison  # noqa: PLC0415
   from tvdp_tf import runtimes  # noqa: PLC0415
 
   try:
-    settings = comparison.settings_of(
-      _MECHANISMS.value, shared_flags.values(_SETTINGS)
-    )
+    settings = comparison.settings_of(_MECHANISMS.value, _values)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
   runtimes.configure(settings[0].device, settings[0].users_per_round)

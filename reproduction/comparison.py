@@ -3,7 +3,7 @@
 import csv
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvdp_tf.output import files, plots
@@ -140,9 +140,13 @@ def _draw(
 
 
 def settings_of(
-  mechanisms: Sequence[str], values: Mapping[str, Any]
+  mechanisms: Sequence[str], values: Callable[[str], Mapping[str, Any]]
 ) -> list[settings_lib.TrainingSettings]:
-  """The settings of several runs that differ in their mechanism alone.
+  """The settings of several runs that differ in their mechanism.
+
+  Args:
+    mechanisms: Their names.
+    values: Of a name: the other settings.
 
   Raises:
     ValueError: If a setting is out of its range, or a mechanism comes twice.
@@ -152,6 +156,6 @@ def settings_of(
       f'mechanisms must be distinct names, got {",".join(mechanisms)!r}'
     )
   return [
-    settings_lib.TrainingSettings.of_mechanism(mechanism, values)
+    settings_lib.TrainingSettings.of_mechanism(mechanism, values(mechanism))
     for mechanism in mechanisms
   ]

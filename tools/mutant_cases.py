@@ -66,6 +66,10 @@ _LEDGER = (
   'tests/privacy/ledger_shared_test.py',
   'tests/privacy/ledger_retry_test.py',
 )
+_SHARES = (
+  'tests/mechanisms/distributed_test.py',
+  'tests/federated/distributed_noise_test.py',
+)
 _PLANS = (
   'tests/training/proven_epsilon_test.py',
   'tests/mechanisms/plans_test.py',
@@ -222,7 +226,7 @@ MUTANTS = [
       'math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV',
       '0.0 * size * noise_multiplier',
     ),
-    ('tf.reshape(noise, step.shape) + step', 'tf.zeros_like(step) + step'),
+    ('tf.reshape(part, step.shape) + step', 'tf.zeros_like(step) + step'),
     ('sum(sizes), release), sizes', 'sum(sizes), 0), sizes'),
     ('tf.clip_by_value(steps, -_MOST_STEPS, _MOST_STEPS)', 'steps'),
     (
@@ -251,7 +255,14 @@ MUTANTS = [
     ),
     ('if not LEAST_CLIP <= clip <= MOST_CLIP:', 'if False:'),
     ('value=factor * clip / examples', 'value=clip / examples'),
-    ('value=factor * clip,', 'value=clip,'),
+    (
+      'name=GRADIENT_SUM,\n    value=factor * clip,',
+      'name=GRADIENT_SUM,\n    value=clip,',
+    ),
+    (
+      'name=UPDATE,\n    value=factor * clip,',
+      'name=UPDATE,\n    value=clip,',
+    ),
     ('return within + microbatches * examples * 2.0**-52', 'return within'),
   ),
   *_of(
@@ -338,6 +349,33 @@ MUTANTS = [
     (
       'if self.settings.seed is not None:\n      return False, (',
       'if False:\n      return False, (',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/federated/distributed_noise.py',
+    _SHARES,
+    (
+      'noise_multiplier * (sensitivity / math.sqrt(honest_clients))',
+      'noise_multiplier * (sensitivity / honest_clients)',
+    ),
+    (
+      'noise.truncated if self._truncates else noise.nearest',
+      'noise.nearest',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/mechanisms/distributed.py',
+    _SHARES,
+    ('clients - self._missing,\n', 'clients,\n'),
+    ('left = max(0, len(clients) - self._missing)', 'left = len(clients)'),
+    ('self.l2_norm_clip * (1 - _GRID_ROUNDING)', 'self.l2_norm_clip'),
+    (
+      'factor = 2 if self.adjacency == sensitivity.REPLACE_ONE else 1',
+      'factor = 1',
+    ),
+    (
+      'if (share > _GRID_ROUNDING * self._sensitivity).any():',
+      'if False:',
     ),
   ),
   *_of(

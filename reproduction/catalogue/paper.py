@@ -49,7 +49,7 @@ def _epsilons(**more: Any) -> dict[str, dict]:
     f'epsilon = {epsilon:g}': {'epsilon': epsilon, 'theta': 1.05, **more}
     for epsilon in _EPSILONS
   }
-  curves['no noise'] = {'mechanism': 'none', **more}
+  curves['no noise'] = {'mechanism': 'algorithm1', **more}
   return curves
 
 
@@ -282,7 +282,7 @@ EXPERIMENTS = (
     _OVERFITTED,
     {
       **_GAMES,
-      'no DP': {'mechanism': 'none'},
+      'no DP': {'mechanism': 'algorithm1'},
       **_GRADIENT,
     },
     ROUND,

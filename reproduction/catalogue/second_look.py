@@ -45,7 +45,7 @@ def _at_equal_epsilon(
       **task.gradient,
       'epsilon': epsilon,
     }
-  curves[f'{label}no noise'] = {**paper, 'mechanism': 'none'}
+  curves[f'{label}no noise'] = {**paper, 'mechanism': 'algorithm1'}
   return curves
 
 

@@ -114,6 +114,30 @@ class FactoryTest(parameterized.TestCase):
     output = process.next(process.initialize(), [keyed(value, 0)], [3.0])
     self.assertAlmostEqual(np.mean(flat(output.result)), 1e4 / 8, delta=0.1)
 
+  @parameterized.parameters((True, 0.0), (False, 1.0))
+  def test_cuts_off_or_rounds(self, truncates, expected):
+    """Of 0.9 steps nothing is left, or one step."""
+    process = secure_sums.simulated(
+      factory(truncates=truncates, divisor=1.0).create(_TYPE, _WEIGHT)
+    )
+    step = 1.5 * 0.5 / math.sqrt(4) / 2.0**31
+    results = [
+      flat(
+        process.next(
+          process.initialize(), [keyed(np.full(_SIZE + 1, value), 0)], [1.0]
+        ).result
+      )
+      # Where the noise is 0 or small, float32 holds every step.
+      for value in (0.0, 0.9 * step)
+    ]
+    drawn = discrete_gaussian.discrete_gaussian(
+      noise.seeded_noise_key(7, 1, 0), _SIZE + 1, 0
+    ).numpy()
+    small = np.abs(drawn) < 2**22
+    self.assertTrue(small.any())
+    moved = (results[1] - results[0])[small] / step
+    np.testing.assert_allclose(moved, expected, atol=1e-3)
+
   def test_wraps_around_what_does_not_fit(self):
     """No more than the modulus is ever in the clear."""
     small = secure_sums.simulated(

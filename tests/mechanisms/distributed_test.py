@@ -1,12 +1,14 @@
 import math
 import pathlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import plan_cases
 from tvdp_tf import mechanisms, privacy
+from tvdp_tf.federated import client_work, learning_process
 from tvdp_tf.mechanisms import distributed
 from tvdp_tf.training import federation, train
 from tvdp_tf.training import settings as settings_lib
@@ -106,6 +108,23 @@ class CalibrationTest(parameterized.TestCase):
   def test_noise_that_leaves_no_room_on_the_grid(self):
     with self.assertRaisesRegex(ValueError, 'epsilon must leave the rounding'):
       build(epsilon=1e-5, users_per_round=1, participation='uniform')
+
+  def test_the_clip_makes_room_for_rounding(self):
+    plan = build(example_l2_norm_clip=0.3)
+    with mock.patch.object(client_work, 'build_gradient_sum') as build_work:
+      plan.mechanism.parts(
+        learning_process.Build(
+          None,
+          {'local_steps': 1, 'learning_rate': 2.0, 'l2_regularization': 0.0},
+          None,
+          None,
+        )
+      )
+    clip = build_work.call_args.kwargs['example_l2_norm_clip']
+    self.assertEqual(clip, 0.3 * (1 - 2.0**-12))
+    # Half a step each, of two neighbours, in every value.
+    share = plan.schedule.stddev(1) * 0.6 / math.sqrt(10) / 2.0**31
+    self.assertLess(math.sqrt(plan.fed.num_parameters) * share, 0.6 * 2.0**-12)
 
   def test_no_sum_wraps_around(self):
     plan = build(sizes=[1000] * 10, example_l2_norm_clip=7.0)

@@ -99,6 +99,14 @@ class GradientPlanTest(parameterized.TestCase):
       past.noise_multipliers * 2 * 0.7 / np.array(sizes)[past.clients],
     )
 
+  def test_no_noise_with_and_without_the_papers_projection(self):
+    plain = plan_cases.build(mechanism='none', l2_norm_clip=0.5)
+    projected = plan_cases.build(mechanism='algorithm1', l2_norm_clip=0.5)
+    self.assertIsNone(plain.mechanism.l2_norm_clip)
+    self.assertEqual(projected.mechanism.l2_norm_clip, 0.5)
+    for plan in (plain, projected):
+      self.assertFalse(plan_cases.finished(plan).statement().holds)
+
   def test_zero_out_has_half_the_noise(self):
     replaced, zeroed = (
       plan_cases.finished(

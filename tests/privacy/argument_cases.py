@@ -435,6 +435,13 @@ CASES = {
       'adjacency': ('replace-one', _ADJACENCY),
     },
   ),
+  'gradient_sum_rule': Case(
+    privacy.gradient_sum_rule,
+    {
+      'example_l2_norm_clip': (1.0, POSITIVE),
+      'adjacency': ('replace-one', _ADJACENCY),
+    },
+  ),
   'update_rule': Case(
     privacy.update_rule,
     {

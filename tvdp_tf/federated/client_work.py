@@ -132,7 +132,7 @@ def build_projected(
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
-  l2_norm_clip: float,
+  l2_norm_clip: float | None,
   keyed: bool,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Algorithm 1: projected full-batch steps; brings w_k(tau m).
@@ -142,7 +142,7 @@ def build_projected(
     local_steps: tau.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
-    l2_norm_clip: C.
+    l2_norm_clip: C; None for no projection.
     keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed; it is
       finite whatever the data, unless the global model is not.
 

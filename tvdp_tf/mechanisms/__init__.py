@@ -22,13 +22,14 @@ from tvdp_tf.mechanisms.distributed import (
 from tvdp_tf.mechanisms.gradient import Gradient, GradientMechanism
 from tvdp_tf.mechanisms.interfaces import GRADIENTS, MODEL
 from tvdp_tf.mechanisms.laplace import Laplace, LaplaceMechanism
-from tvdp_tf.mechanisms.noiseless import Noiseless, NoMechanism
+from tvdp_tf.mechanisms.noiseless import Algorithm1, Noiseless, NoMechanism
 from tvdp_tf.mechanisms.paper import Paper, PaperMechanism
 
 __all__ = [
   'GRADIENTS',
   'MECHANISMS',
   'MODEL',
+  'Algorithm1',
   'BudgetSpentError',
   'Central',
   'CentralMechanism',
@@ -53,6 +54,7 @@ __all__ = [
 
 _ALL: tuple[type[Mechanism], ...] = (
   *(Paper, Gradient, Distributed, DistributedUsers, Central, Laplace),
+  Algorithm1,
   Noiseless,
 )
 MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}

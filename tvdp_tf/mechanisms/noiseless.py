@@ -1,4 +1,4 @@
-"""`--mechanism=none`: no noise, no guarantee."""
+"""No noise, no guarantee: plain training, or the paper's without its noise."""
 
 import dataclasses
 import math
@@ -16,13 +16,15 @@ class NoMechanism(contract.GraphMechanism):
   """No noise: the paper's epsilon = infinity. It protects nothing.
 
   Attributes:
-    l2_norm_clip: C; the parameters are projected all the same.
+    l2_norm_clip: C, to which the parameters are projected all the same; None
+      for none: they are trained as they are.
   """
 
-  l2_norm_clip: float
+  l2_norm_clip: float | None = None
 
   def __post_init__(self):
-    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    if self.l2_norm_clip is not None:
+      _validate.positive('l2_norm_clip', self.l2_norm_clip)
 
   def parts(self, build: Any) -> Any:
     from tvdp_tf.federated import (  # noqa: PLC0415
@@ -40,12 +42,14 @@ class NoMechanism(contract.GraphMechanism):
       ),
       # Projected, and rounded.
       build.unchecked_mean
-      or checked_mean.CheckedMeanFactory(self.l2_norm_clip * (1 + 1e-5)),
+      or checked_mean.CheckedMeanFactory(
+        self.l2_norm_clip and self.l2_norm_clip * (1 + 1e-5)
+      ),
     )
 
 
 class Noiseless(contract.Mechanism):
-  """Everything is released bare."""
+  """Plain federated averaging; everything is released bare."""
 
   name = 'none'
   summary = 'no noise, no privacy'
@@ -65,7 +69,11 @@ class Noiseless(contract.Mechanism):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
-    self.mechanism = NoMechanism(settings.l2_norm_clip)
+    self.mechanism = NoMechanism(self._l2_norm_clip)
+
+  @property
+  def _l2_norm_clip(self) -> float | None:
+    return None
 
   @property
   def header(self) -> ledger.LedgerHeader:
@@ -103,3 +111,14 @@ class Noiseless(contract.Mechanism):
       reason='no noise is added',
       view=contract.SERVER_WORST,
     )
+
+
+class Algorithm1(Noiseless):
+  """The paper's algorithm, projection included, without its noise."""
+
+  name = 'algorithm1'
+  summary = "the paper's algorithm without its noise, no privacy"
+
+  @property
+  def _l2_norm_clip(self):
+    return self.settings.l2_norm_clip

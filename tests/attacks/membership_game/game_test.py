@@ -195,7 +195,8 @@ class GamesTest(parameterized.TestCase):
     (
       {'mechanism': 'central', 'participation': '', 'adjacency': ''},
       {},
-      'mechanism must be one of paper, gradient, distributed, laplace, none,'
+      'mechanism must be one of paper, gradient, distributed, laplace, '
+      'algorithm1, none,'
       " got 'central'",
     ),
     ({'split': 'dirichlet'}, {}, 'split must be one of iid'),
