@@ -98,6 +98,8 @@ def ends_table(name: str) -> str:
     ('', 'test loss', 'test accuracy', 'epsilon delivered to the worst user'),
     rows,
   )
+  if not any(row[-1].endswith('*') for row in rows):
+    return table
   return (
     f'{table}\n\n\\* if the sensitivity held that it rests on, which does not: '
     'no guarantee'
