@@ -31,7 +31,7 @@ _COUNT = re.compile('[0-9]{1,9}')
 # What takes seconds and needs no download; the shapes stay those of the data.
 _SMOKE = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
 _SMOKE_ROUND_NUMBERS = (1, 3)
-_SMOKE_CURVES = 5  # At most, spread over all: a learning rate costs a compile.
+_SMOKE_CURVES = 3  # At most, spread over all: a learning rate costs a compile.
 _SMOKE_GAME = {'examples': 8, 'shadow_models': 4, 'trials': 4}
 
 # The modules that run, draw and summarize the kinds of experiments.

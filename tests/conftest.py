@@ -1,5 +1,6 @@
 """Makes absl's test helpers work under pytest, quietly."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -36,6 +37,17 @@ def pytest_configure():
   flags.FLAGS(
     ['pytest', f'--{absltest.TEST_TMPDIR.name}={_temporary_files.name}']
   )
+
+
+def pytest_collection_finish():
+  """Spares the garbage collector what lives as long as the process.
+
+  TensorFlow, TFF and thousands of tests: looking through them, for every few
+  hundred objects of a graph, is a fifth of the time of a training.
+  """
+  gc.collect()
+  gc.freeze()
+  gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure():

@@ -3,15 +3,14 @@
 Without noise nothing is covered, so `--mechanism=none` has no such test.
 """
 
-import os
 import pathlib
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 from absl.testing import absltest, parameterized
 
 from tests import two_worlds
+from tests.binaries import program_runner
 from tvdp_tf import runtimes
 from tvdp_tf.training import settings as settings_lib
 
@@ -110,41 +109,29 @@ class ProgramTest(parameterized.TestCase):
   """Whole runs: messages, exit codes and files as users get them."""
 
   def seen(self, mechanism, changes, *flags) -> list[dict[str, Any]]:
-    """What the program leaves in each world; they run at the same time."""
-    processes = []
+    """What the program leaves in each world."""
+    seen = []
     for change in changes:
       folder = pathlib.Path(self.create_tempdir().full_path)
-      process = subprocess.Popen(
-        two_worlds.command(
-          change,
-          _UNITS[mechanism],
-          f'--mechanism={mechanism}',
-          '--output_dir=run',
-          '--verbosity=0',
-          '--noprogress',  # What it shows follows the clock as well.
-          *(f'--{name}={value}' for name, value in _SMALL.items()),
-          '--rounds=2',
-          *flags,
-        ),
+      process = program_runner.run(
+        two_worlds.PROGRAM,
+        change,
+        _UNITS[mechanism],
+        f'--mechanism={mechanism}',
+        '--output_dir=run',
+        '--verbosity=0',
+        '--noprogress',  # What it shows follows the clock as well.
+        *(f'--{name}={value}' for name, value in _SMALL.items()),
+        '--rounds=2',
+        *flags,
         cwd=folder,
-        env={**os.environ, 'PYTHONPATH': str(two_worlds.ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
       )
-      self.addCleanup(process.communicate)
-      self.addCleanup(process.kill)
-      processes.append((folder / 'run', process))
-    seen = []
-    for folder, process in processes:
-      output, errors = process.communicate(timeout=240)
       seen.append(
         {
           'code': process.returncode,
-          'output': output,
-          'errors': two_worlds.without_times(errors),
-          **two_worlds.files(folder),
+          'output': process.stdout,
+          'errors': two_worlds.without_times(process.stderr),
+          **two_worlds.files(folder / 'run'),
         }
       )
     return seen

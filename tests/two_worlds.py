@@ -5,10 +5,10 @@ in its place. The entropy of the system and the clocks are replaced as well. So
 whatever of two runs differs has left the clients by another way than under the
 noise.
 
-`train` is a run in this process; this module as a program is a run of
+`Runs` are runs in this process; this module as a program is a run of
 `binaries/train.py`, with the same replacements:
 
-  python -m tests.two_worlds CHANGE FLAG...
+  python -m tests.two_worlds CHANGE UNIT FLAG...
 """
 
 import concurrent.futures
@@ -44,6 +44,8 @@ from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# This module as a program, from the folder of the programs.
+PROGRAM = '../tests/two_worlds.py'
 
 USERS = 4
 _EXAMPLES_PER_USER = 12
@@ -364,6 +366,8 @@ class Runs:
     bar = io.StringIO()
     log = io.StringIO()
     handler = logging.StreamHandler(log)
+    # What TFF says of a graph when it is compiled: in the first world alone.
+    handler.addFilter(lambda record: record.module != 'graph_optimizations')
     build = rounds.build_process
 
     def build_once(plan, fed):
@@ -436,11 +440,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     for name in one.keys() | other.keys()
     if one.get(name) != other.get(name)
   )
-
-
-def command(change: str, unit: str, *train_flags: str) -> list[str]:
-  """The command line of `binaries/train.py` in a world."""
-  return [sys.executable, '-m', 'tests.two_worlds', change, unit, *train_flags]
 
 
 if __name__ == '__main__':

@@ -74,6 +74,7 @@ def _run(argv: list[str]) -> int:
 
 if __name__ == '__main__':
   gc.freeze()
+  gc.set_threshold(50_000, 20, 20)
   found = _next_program(socket.socket(fileno=int(sys.argv[1])))
   if found is not None:
     # Without the end of the interpreter: TFF's objects complain there if they

@@ -69,6 +69,7 @@ class BadClientsTest(parameterized.TestCase):
 
   model: tff.learning.models.FunctionalModel
   processes: dict[str, tff.learning.templates.LearningProcess]
+  alone: dict[tuple, np.ndarray]
 
   @classmethod
   def setUpClass(cls):
@@ -83,6 +84,8 @@ class BadClientsTest(parameterized.TestCase):
       )
       for name, mechanism in MECHANISMS.items()
     }
+    # The uploads of good users alone, and no user's, by runtime and mechanism.
+    cls.alone = {}
     cls.good = [sequence(user, *data) for user, data in enumerate(users()[:2])]
     stack = contextlib.ExitStack()
     cls.addClassCleanup(stack.close)
@@ -96,6 +99,14 @@ class BadClientsTest(parameterized.TestCase):
     with tff.framework.get_context_stack().install(self.contexts[runtime]):
       output = process.next(process.initialize(), data)
     return flat(output.state.global_model_weights.trainable), output
+
+  def alone_of(self, runtime, mechanism, *users):
+    """The new model of good users, known by their numbers."""
+    case = (runtime, mechanism, *users)
+    if case not in self.alone:
+      data = [self.good[user] for user in users]
+      self.alone[case] = self.next(runtime, mechanism, data)[0]
+    return self.alone[case]
 
   def bad(self, value):
     features, labels = users()[2]
@@ -117,11 +128,11 @@ class BadClientsTest(parameterized.TestCase):
 
   def expected(self, runtime, mechanism, third=None):
     """The new model of the good users, and a third's release."""
-    uploads = [self.next(runtime, mechanism, [one])[0] for one in self.good]
+    uploads = [self.alone_of(runtime, mechanism, user) for user in (0, 1)]
     weights = np.array(SIZES[:2], np.float64)
     if mechanism == 'central':
       # Each of them carries the same noise, seeded by the round.
-      start = self.next(runtime, mechanism, [])[0]
+      start = self.alone_of(runtime, mechanism)
       return start + sum(upload - start for upload in uploads)
     if third is not None:
       uploads.append(flat(third))

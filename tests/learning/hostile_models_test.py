@@ -417,7 +417,12 @@ def movement(clipped_sum, weights, shape, dtype, clip):
   """The largest movement of the mean, in units of 2 C_g / n."""
   rng = np.random.default_rng(1)
 
-  @tf.function(reduce_retracing=True)
+  @tf.function(
+    input_signature=[
+      tf.TensorSpec([None, *shape], dtype),
+      tf.TensorSpec([None], tf.int32),
+    ]
+  )
   def mean(features, labels):
     return clipping.clipped_mean_gradient(
       clipped_sum,

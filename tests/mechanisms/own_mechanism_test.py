@@ -52,7 +52,12 @@ class OwnMechanismTest(absltest.TestCase):
   def test_trains_under_a_guarantee_that_holds(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     settings = settings_lib.TrainingSettings(
-      mechanism=Ball, epsilon=8.0, rounds=4, users=4, users_per_round=2
+      mechanism=Ball,
+      epsilon=8.0,
+      rounds=4,
+      users=4,
+      users_per_round=2,
+      local_steps=2,
     )
     result = train.train(settings, folder)
     self.assertTrue(result.statement.holds, result.statement.reason)

@@ -1,11 +1,12 @@
 """What the tests of interrupted runs share."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from absl.testing import parameterized
 from tvdp_tf import mechanisms, runtimes
 from tvdp_tf.output import plots
 from tvdp_tf.privacy import ledger
-from tvdp_tf.training import federation, rounds, run_folder
+from tvdp_tf.training import export, federation, rounds, run_folder, sweep
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
@@ -88,23 +89,42 @@ def copies_of_a_run(
   return copies
 
 
+class _Process(NamedTuple):
+  """A compiled process, as of one run."""
+
+  initialize: Callable[[], Any]
+  next: Callable[..., Any]
+
+
+# Of all classes: what a computation is compiled to is its context's.
+_context = functools.cache(lambda: runtimes.CompiledContext('cpu'))
+_processes: dict[Any, Any] = {}
+
+
 @contextlib.contextmanager
 def compiling_once() -> Iterator[None]:
-  """Lets runs of the same settings share their compiled process.
+  """Lets runs whose graphs are the same share what is compiled, as in a sweep.
 
   Public seeds, which are in the graph, are 0; the noise is what it always is.
   The disk need not last, and there is nothing to see in the picture.
   """
-  processes: dict[Any, Any] = {}
+  context = _context()
   build = rounds.build_process
 
   def build_once(plan: mechanisms.Mechanism, fed: federation.Federation) -> Any:
-    if plan.settings not in processes:
-      processes[plan.settings] = build(plan, fed)
-    return processes[plan.settings]
+    key = (
+      *(getattr(plan.settings, name) for name in sweep._GRAPH),
+      rounds.server_optimizer_of(plan.settings),
+      plan.graph_key(),
+    )
+    if key not in _processes:
+      process = build(plan, fed)
+      _processes[key] = (process, process.initialize())
+    process, initial = _processes[key]
+    return _Process(lambda: sweep._start(initial, plan, fed), process.next)
 
   with (
-    runtimes.compiled_runtime('cpu') as context,
+    tff.framework.get_context_stack().install(context),
     mock.patch.object(rounds, 'build_process', build_once),
     mock.patch.object(
       runtimes,
@@ -118,6 +138,7 @@ def compiling_once() -> Iterator[None]:
     ),
   ):
     yield
+  context.forget_data()
 
 
 def unfinish(run: pathlib.Path, completed: int) -> None:
@@ -137,10 +158,19 @@ def unfinish(run: pathlib.Path, completed: int) -> None:
 class FolderTestCase(parameterized.TestCase):
   """Runs whose processes and public seeds are those of the runs before."""
 
+  # Whether the model is written: two thirds of the time of a small run.
+  exports = True
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
     cls.enterClassContext(compiling_once())
+    if not cls.exports:
+      cls.enterClassContext(
+        mock.patch.object(
+          export, 'save_model', lambda path, *_: path.mkdir(exist_ok=True)
+        )
+      )
 
   def setUp(self):
     super().setUp()

@@ -86,6 +86,8 @@ class KilledTest(resume_cases.FolderTestCase):
 
 
 class EvaluationTest(resume_cases.FolderTestCase):
+  exports = False
+
   @parameterized.parameters(
     ({}, True), ({'refinement': 'budget', 'alpha_d': 1.0}, False)
   )
@@ -142,6 +144,8 @@ class EvaluationTest(resume_cases.FolderTestCase):
 
 class UnseededTest(resume_cases.FolderTestCase):
   """Noise that is gone cannot be repeated: what was on record counts."""
+
+  exports = False
 
   def interrupt(self, settings, round_number):
     """Leaves a run with a round on record that was not completed."""

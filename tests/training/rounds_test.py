@@ -56,7 +56,8 @@ class BothRuntimesTest(parameterized.TestCase):
   )
   def test_same_privacy(self, **kwargs):
     worker, compiled = (
-      self.train(runtime, rounds=3, **kwargs) for runtime in ('tff', 'compiled')
+      self.train(runtime, rounds=3, local_steps=2, **kwargs)
+      for runtime in ('tff', 'compiled')
     )
     self.assertEmpty(worker_checks.open_files(self.temporary))
     lines, expected_lines = ledger(worker), ledger(compiled)

@@ -27,6 +27,8 @@ from tvdp_tf.training import train as training
 
 
 class SharedTestCase(resume_cases.FolderTestCase):
+  exports = False
+
   def setUp(self):
     super().setUp()
     self.path = self.folder / 'ledger.jsonl'

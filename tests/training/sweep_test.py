@@ -2,25 +2,31 @@ import csv
 import dataclasses
 import pathlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.training import resume_cases
 from tvdp_tf import runtimes
+from tvdp_tf.output import plots
+from tvdp_tf.training import export, sweep
 from tvdp_tf.training import settings as settings_lib
-from tvdp_tf.training import sweep
 from tvdp_tf.training import train as training
 
 
 class SweepTest(parameterized.TestCase):
   def train(self, settings):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    # What follows the last round is that of any run.
+    self.enter_context(mock.patch.object(export, 'save_model'))
+    self.enter_context(mock.patch.object(plots, 'draw_training_curves'))
     training.train(settings, folder)
     with open(folder / 'metrics.csv', newline='') as file:
       return list(csv.DictReader(file))
 
   def test_runs_equal_those_of_the_training_program(self):
-    base = settings_lib.TrainingSettings(rounds=3, seed=1)
+    base = resume_cases.small(seed=1)
     changed: Any = dict.fromkeys(
       ('participation', 'calibration', 'adjacency'), ''
     )
@@ -53,7 +59,7 @@ class SweepTest(parameterized.TestCase):
         )
 
   def test_last_round_alone(self):
-    settings = settings_lib.TrainingSettings(rounds=4, seed=1)
+    settings = resume_cases.small(rounds=4, seed=1)
     with runtimes.compiled_runtime('cpu') as context:
       one_process = sweep.Sweep(context)
       every = one_process.run(settings)
@@ -68,7 +74,7 @@ class SweepTest(parameterized.TestCase):
       sweep.Sweep(context).run(settings_lib.TrainingSettings())
 
   def test_ends_where_the_loss_does(self):
-    settings = settings_lib.TrainingSettings(l2_norm_clip=1e30, seed=1)
+    settings = resume_cases.small(l2_norm_clip=1e30, local_steps=10, seed=1)
     with runtimes.compiled_runtime('cpu') as context:
       measurements = sweep.Sweep(context).run(settings)
     self.assertLen(measurements, 1)

@@ -12,9 +12,11 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.training import resume_cases
 from tvdp_tf import errors, privacy, runtimes
+from tvdp_tf.output import plots
 from tvdp_tf.privacy import participation_budget
-from tvdp_tf.training import run_folder, settings, sweep
+from tvdp_tf.training import export, run_folder, settings, sweep
 from tvdp_tf.training import train as training
 
 _SHARED_DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/datasets'
@@ -26,19 +28,37 @@ def metrics(folder: pathlib.Path) -> dict[str, list[float]]:
   return {name: [float(row[name]) for row in rows] for name in rows[0]}
 
 
-class TrainTest(parameterized.TestCase):
-  def train(self, **kwargs):
-    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
-    result = training.train(settings.TrainingSettings(**kwargs), folder)
-    return result, metrics(folder)
+def train(folder: pathlib.Path, **kwargs):
+  """The result and the metrics of a run.
 
+  `tests/binaries/train_test.py` looks at the model and the picture.
+  """
+  with (
+    mock.patch.object(export, 'save_model'),
+    mock.patch.object(plots, 'draw_training_curves'),
+  ):
+    result = training.train(settings.TrainingSettings(**kwargs), folder)
+  return result, metrics(folder)
+
+
+class SeedTest(parameterized.TestCase):
   def test_seed_reproduces_and_no_seed_does_not(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
     losses = [
-      tuple(self.train(rounds=3, seed=seed)[1]['test_loss'])
-      for seed in (1, 1, 2, None, None)
+      tuple(
+        train(folder / str(i), rounds=2, local_steps=2, seed=seed)[1][
+          'test_loss'
+        ]
+      )
+      for i, seed in enumerate((1, 1, 2, None, None))
     ]
     self.assertEqual(losses[0], losses[1])
     self.assertLen(set(losses), 4)
+
+
+class TrainTest(resume_cases.FolderTestCase):
+  def train(self, **kwargs):
+    return train(pathlib.Path(self.create_tempdir().full_path, 'run'), **kwargs)
 
   def test_noise_hurts_and_none_is_none(self):
     noisy, _ = self.train(rounds=4, seed=1, epsilon=1.0)
@@ -51,7 +71,11 @@ class TrainTest(parameterized.TestCase):
   @parameterized.parameters('exact', 'rdp', 'pld')
   def test_accountants_meet_the_target_for_a_client_in_every_round(self, name):
     result, columns = self.train(
-      rounds=4, users_per_round=10, calibration=name, epsilon=3.0
+      rounds=4,
+      users_per_round=10,
+      local_steps=2,
+      calibration=name,
+      epsilon=3.0,
     )
     # Given the paper's sensitivity: every client took part in every round.
     self.assertBetween(columns['delivered_epsilon'][-1], 0.8 * 3.0, 3.0)
@@ -82,7 +106,10 @@ class TrainTest(parameterized.TestCase):
       ),
     ):
       training.train(
-        settings.TrainingSettings(mechanism='gradient', theta=1.0), folder
+        settings.TrainingSettings(
+          mechanism='gradient', theta=1.0, local_steps=2
+        ),
+        folder,
       )
     statement = json.loads((folder / run_folder.PRIVACY).read_text())
     self.assertEqual(statement['rounds'], 4)
@@ -110,7 +137,11 @@ class TrainTest(parameterized.TestCase):
   @parameterized.parameters('poisson', 'balanced')
   def test_central_composes_the_events_of_its_query(self, participation):
     result, columns = self.train(
-      mechanism='central', participation=participation, rounds=4, epsilon=20.0
+      mechanism='central',
+      participation=participation,
+      rounds=4,
+      local_steps=2,
+      epsilon=20.0,
     )
     self.assertTrue(result.statement.holds)
     (events,) = [

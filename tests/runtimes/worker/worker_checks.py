@@ -23,14 +23,16 @@ PATIENCE_S = 30.0
 
 
 # Makes `start(...)` of a child: it prints the ids of the worker and its relay.
-# The package would load TensorFlow Federated, for seconds in every child.
+# The packages would load TensorFlow Federated, for seconds in every child.
 START_WORKER = f"""
 import os, signal, socket, sys, threading, time, types
 import tvdp_tf
-package = types.ModuleType('tvdp_tf.federated')
-sys.modules[package.__name__] = package
-package.__path__ = [{str(_ROOT / 'tvdp_tf/federated')!r}]
+for name in ('runtimes', 'runtimes/worker'):
+  package = types.ModuleType('tvdp_tf.' + name.replace('/', '.'))
+  sys.modules[package.__name__] = package
+  package.__path__ = [{str(_ROOT / 'tvdp_tf')!r} + '/' + name]
 from tvdp_tf.runtimes.worker import _worker_process
+assert 'tensorflow' not in sys.modules
 
 # A job in the background inherits an interrupt that is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ Variables (of Keras models and of some optimizers) are made anew in every call.
 """
 
 import collections
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -206,6 +207,8 @@ class TensorFunction:
       for spec in self.specs
     ]
     self._result_dtypes = [output.dtype for output in self.traced.outputs]
+    self._first_call = threading.Lock()
+    self._is_optimized = False
 
   def __call__(self, *tensors: Any) -> list[tf.Tensor]:
     """Flat tensors in, flat tensors out.
@@ -222,6 +225,16 @@ class TensorFunction:
         tensors, self._numpy_dtypes, self.specs, strict=True
       )
     ]
+    if self._is_optimized:
+      return self._call(arguments)
+    # In its first call TensorFlow optimizes the graph, which takes seconds for
+    # a large one; threads that come meanwhile would each do the same.
+    with self._first_call:
+      result = self._call(arguments)
+      self._is_optimized = True
+    return result
+
+  def _call(self, arguments: Sequence[Any]) -> list[tf.Tensor]:
     return tf.raw_ops.StatefulPartitionedCall(
       args=arguments, Tout=self._result_dtypes, f=self.traced.name.decode()
     )
