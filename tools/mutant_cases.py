@@ -362,6 +362,7 @@ MUTANTS = [
       'noise.truncated if self._truncates else noise.nearest',
       'noise.nearest',
     ),
+    ('if self._divisor is None:', 'if True:'),
   ),
   *_of(
     'tvdp_tf/mechanisms/distributed.py',

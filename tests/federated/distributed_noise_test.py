@@ -91,6 +91,17 @@ class FactoryTest(parameterized.TestCase):
     for other in ('federated_collect', 'federated_aggregate', 'federated_mean'):
       self.assertNotIn(other, text)
 
+  def test_with_a_divisor_no_weight_leaves_a_client(self):
+    """How much a user has is the user's secret."""
+    process = factory(divisor=2.0).create(_TYPE, _WEIGHT)
+    text = process.next.to_building_block().compact_representation()
+    self.assertIn('federated_secure_modular_sum', text)
+    for other in (
+      *('federated_sum(', 'federated_collect', 'federated_aggregate'),
+      'federated_mean',
+    ):
+      self.assertNotIn(other, text)
+
   def test_variance_is_that_of_all_shares(self):
     """Chi-square; false alarm 1e-9."""
     process = secure_sums.simulated(factory(divisor=1.0).create(_TYPE, _WEIGHT))

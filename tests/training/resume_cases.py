@@ -114,7 +114,7 @@ def compiling_once() -> Iterator[None]:
   def build_once(plan: mechanisms.Mechanism, fed: federation.Federation) -> Any:
     key = (
       *(getattr(plan.settings, name) for name in sweep._GRAPH),
-      rounds.server_optimizer_of(plan.settings),
+      plan.settings.server_optimizer,
       plan.graph_key(),
     )
     if key not in _processes:

@@ -79,7 +79,8 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       honest_clients: H, the shares that must hide it alone.
       modulus: Of the secure sum, larger than any sum's range.
       scale: What the mean is multiplied by.
-      divisor: What the sum is divided by; None for the sum of the weights.
+      divisor: What the sum is divided by, and no weight leaves a client; None
+        for the sum of the weights.
       truncates: Whether values are cut off towards zero, so that none gets
         longer; otherwise they are rounded to the nearest step.
 
@@ -142,16 +143,13 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     ).create(perturb.type_signature.result)
 
     @tff.tensorflow.computation(
-      state_type, np.float64, perturb.type_signature.result, weight_type
+      state_type, np.float64, perturb.type_signature.result, np.float64
     )
-    def finish_round(state, noise_multiplier, total, weight):
+    def finish_round(state, noise_multiplier, total, divisor):
       new_state = schedule_state.next_round(state)
       used = collections.OrderedDict(
         round=new_state['round'], noise_multiplier=noise_multiplier
       )
-      divisor = tf.cast(weight, tf.float64)
-      if self._divisor is not None:
-        divisor = tf.constant(self._divisor, tf.float64)
       step = stddev_of_share(noise_multiplier) / discrete_gaussian.GRID_STDDEV
       factor = tf.constant(self._scale, tf.float64) * step / divisor
       result = tf.nest.map_structure(
@@ -162,6 +160,10 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
         total,
       )
       return new_state, result, used
+
+    @tff.tensorflow.computation(weight_type)
+    def as_float64(weight):
+      return tf.cast(weight, tf.float64)
 
     @tff.federated_computation()
     def initialize():
@@ -178,9 +180,14 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
         perturb, (value, tff.federated_broadcast(noise_multiplier))
       )
       total = summed.next(summed.initialize(), shares)
+      if self._divisor is None:
+        divisor = tff.federated_sum(tff.federated_map(as_float64, weight))
+      else:
+        # Weights stay where they are: they may be what is to be hidden.
+        divisor = tff.federated_value(np.float64(self._divisor), tff.SERVER)
       new_state, result, used = tff.federated_map(
         finish_round,
-        (state, noise_multiplier, total.result, tff.federated_sum(weight)),
+        (state, noise_multiplier, total.result, divisor),
       )
       return tff.templates.MeasuredProcessOutput(
         state=new_state, result=result, measurements=used
