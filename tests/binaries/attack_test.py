@@ -225,7 +225,7 @@ class AuditTest(parameterized.TestCase):
       '--audit --dataset=digits --mechanism=central',
       "--mechanism must be gradient to audit a model, got 'central'",
     ),
-    ('--audit --model=me', '--model must be one of mlp, svm, cnn, keras:PATH'),
+    ('--audit --model=me', '--model must be one of mlp, svm, cnn, linear, ke'),
     ('--audit --dataset=me', '--dataset must be one of digits, mnist'),
     ('--audit --model=keras:me.keras', '--model must be one of mlp, svm, cnn'),
     ('--audit --model=mlp --client=digits', '--client must not be given to'),

@@ -109,9 +109,11 @@ class PlanTest(PlanTestCase):
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     # Nor is the data set loaded.
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
-    verdict = 'HOLDS' if 'gradient' in name else 'NO GUARANTEE'
+    verdict = 'NO GUARANTEE' if 'paper' in name else 'HOLDS'
     self.assertIn(f'Verdict: {verdict}\n', result.stdout)
-    self.assertIn('data           mnist, iid; model mlp', result.stdout)
+    dataset = re.match('(?:fashion_)?[a-z0-9]+', name)
+    assert dataset is not None
+    self.assertIn(f'data           {dataset[0]}, iid; model', result.stdout)
 
   @parameterized.parameters(
     '--mechanism=central --rounds=3',
@@ -151,7 +153,7 @@ class PlanTest(PlanTestCase):
     ('--dimension=0', '--dimension must be an integer from 1 to'),
     (
       '--mechanism=magic',
-      '--mechanism must be one of paper, gradient, central, laplace, none, got',
+      '--mechanism must be one of paper, gradient, distributed, distributed_us',
     ),
     (
       '--participation=once',

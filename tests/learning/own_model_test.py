@@ -54,7 +54,9 @@ class OwnModelTest(parameterized.TestCase):
     'perceptron', '', None, 'keras:', 'keras:/no/such.keras', 'keras:/etc/hosts'
   )
   def test_no_model(self, name):
-    with self.assertRaisesRegex(ValueError, 'must be one of mlp, svm, cnn or'):
+    with self.assertRaisesRegex(
+      ValueError, 'must be one of mlp, svm, cnn, linear or'
+    ):
       models.find(name)
 
   def test_garbage(self):
