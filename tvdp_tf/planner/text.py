@@ -161,7 +161,7 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
 
 def _verdict(report: planning_report.PlanReport) -> list[str]:
   statement = report.statement
-  verdict = 'HOLDS' if statement.holds else 'NO GUARANTEE'
+  verdict = statement.verdict if statement.holds else 'NO GUARANTEE'
   lines = [
     f'Verdict: {verdict}',
     '  If every round happens as planned, training will state:',
