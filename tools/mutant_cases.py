@@ -355,10 +355,6 @@ MUTANTS = [
     'tvdp_tf/federated/distributed_noise.py',
     _SHARES,
     (
-      'noise_multiplier * (sensitivity / math.sqrt(honest_clients))',
-      'noise_multiplier * (sensitivity / honest_clients)',
-    ),
-    (
       'noise.truncated if self._truncates else noise.nearest',
       'noise.nearest',
     ),
@@ -367,17 +363,22 @@ MUTANTS = [
   *_of(
     'tvdp_tf/mechanisms/distributed.py',
     _SHARES,
-    ('clients - self._missing,\n', 'clients,\n'),
+    (
+      'return self.settings.users_per_round - self._missing',
+      'return self.settings.users_per_round',
+    ),
     ('left = max(0, len(clients) - self._missing)', 'left = len(clients)'),
     ('self.l2_norm_clip * (1 - _GRID_ROUNDING)', 'self.l2_norm_clip'),
-    (
-      'factor = 2 if self.adjacency == sensitivity.REPLACE_ONE else 1',
-      'factor = 1',
-    ),
+    ('update_rule(l2_norm_clip, adjacency)', 'update_rule(l2_norm_clip / 2)'),
     (
       'if (share > _GRID_ROUNDING * self._sensitivity).any():',
       'if False:',
     ),
+  ),
+  *_of(
+    'tvdp_tf/privacy/noise_distance.py',
+    _SHARES,
+    ('(sensitivity / math.sqrt(shares))', '(sensitivity / shares)'),
   ),
   *_of(
     'tvdp_tf/privacy/noise_distance.py',

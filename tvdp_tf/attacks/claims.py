@@ -1,8 +1,6 @@
 """What is claimed of an audited mechanism: its noise and its epsilons."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,25 +25,6 @@ class Delivered:
   sensitivity: privacy.SensitivityRule
 
 
-@contextlib.contextmanager
-def _named_after_a_flag(
-  settings: audit_settings.AuditSettings,
-) -> Iterator[None]:
-  """Makes an error about the noise an error about what made it so."""
-  try:
-    with np.errstate(over='ignore'):
-      yield
-  except ValueError as error:
-    name = str(error).partition(' ')[0]
-    if name in ('epsilon', 'delta', 'theta'):
-      raise
-    name = 'epsilon' if settings.theta == 1 else 'theta'
-    raise ValueError(
-      f'{name} must leave the noise of all {settings.rounds} rounds'
-      f' representable, got {getattr(settings, name)!r} ({error})'
-    ) from error
-
-
 def build_mechanism(
   settings: audit_settings.AuditSettings,
 ) -> Any:
@@ -63,7 +42,7 @@ def build_mechanism(
     noise=noise_distance.CONTINUOUS,
     **{name: getattr(settings, name) for name in audit_settings.OF_TRAINING},
   )
-  with _named_after_a_flag(settings):
+  with mechanisms.named_after_a_setting(settings):
     # One client; with no value to draw, so that the noise is taken for exact.
     alone = population.Population(
       population.draw(training, 0), np.array([settings.num_examples]), 0
@@ -88,7 +67,7 @@ def delivered_epsilons(
   """
   kind = mechanisms.MECHANISMS[settings.mechanism]
   releases = kind.releases_in_a_round(settings)
-  with _named_after_a_flag(settings):
+  with mechanisms.named_after_a_setting(settings):
     noise = mechanism.client_multipliers(settings.num_examples)
   return tuple(
     Delivered(

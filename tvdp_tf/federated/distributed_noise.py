@@ -7,13 +7,11 @@ server gets
 
   sum_k x_k + e_k  (mod modulus).
 
-Whatever H of the shares an attacker does not know are together as discrete
-Gaussian noise of standard deviation s sqrt(H), up to a distance that
-`privacy.noise_distance` counts: for N_Z(0, s^2) the max-divergence of a sum of
-H from N_Z(0, H s^2) is below 10 H exp(-pi^2 s^2) a value (Kairouz, Liu and
-Steinke, 2021, theorem 8), which is 0 for any practical purpose at s = 2^31.
-Further shares, of clients that keep theirs too, and the wrap-around of the
-modulus are post-processing of that sum. So the noise multiplier is
+Whatever H of the shares an attacker does not know are together as Gaussian
+noise of standard deviation s sqrt(H), up to a distance that counts as part of
+delta (`privacy.noise_distance`). Further shares, of clients that keep theirs
+too, and the wrap-around of the modulus are post-processing of that sum. So the
+noise multiplier is
 
   z = s sqrt(H) / Delta,
 
@@ -21,8 +19,6 @@ Delta the most that the sum of the x_k changes, in steps.
 """
 
 import collections
-import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,17 +26,11 @@ import tensorflow_federated as tff
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import aggregator, checked_mean, schedule_state
-from tvdp_tf.learning import discrete_gaussian, noise
+from tvdp_tf.learning import noise
+from tvdp_tf.privacy import noise_distance
 
 # Below it neither int64 nor the doubled modulus of a symmetric range overflows.
 _MOST_MODULUS = 2**61
-
-
-def share_stddev(
-  noise_multiplier: Any, sensitivity: float, honest_clients: int
-) -> Any:
-  """s: of each client's share, in the unit of the sensitivity."""
-  return noise_multiplier * (sensitivity / math.sqrt(honest_clients))
 
 
 class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
@@ -114,7 +104,9 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     specs = tff.types.type_to_tf_tensor_specs(value_type.value)
 
     def stddev_of_share(noise_multiplier):
-      return share_stddev(noise_multiplier, self._sensitivity, self._honest)
+      return noise_distance.share_stddev(
+        noise_multiplier, self._sensitivity, self._honest
+      )
 
     @tff.tensorflow.computation
     def first_round():
@@ -150,7 +142,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       used = collections.OrderedDict(
         round=new_state['round'], noise_multiplier=noise_multiplier
       )
-      step = stddev_of_share(noise_multiplier) / discrete_gaussian.GRID_STDDEV
+      step = stddev_of_share(noise_multiplier) / noise_distance.GRID_STDDEV
       factor = tf.constant(self._scale, tf.float64) * step / divisor
       result = tf.nest.map_structure(
         lambda spec, part: tf.cast(

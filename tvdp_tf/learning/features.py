@@ -55,13 +55,19 @@ class Features:
       result depends on the same row of the examples alone.
     shape: Of the shape of one example to that of its features; None to find out
       by computing one.
-    author: The module that claims so; empty for this library's.
+    function: Of one example, that `compute` calls; None if it takes many.
   """
 
   name: str
   compute: Callable[[np.ndarray], np.ndarray]
   shape: Callable[[Sequence[int]], tuple[int, ...]] | None = None
-  author: str = ''
+  function: Callable[[np.ndarray], np.ndarray] | None = None
+
+  @property
+  def author(self) -> str:
+    """The module that claims so; empty for this library's."""
+    module = (self.function or self.compute).__module__
+    return '' if module.startswith('tvdp_tf.') else module
 
   @property
   def privacy_words(self) -> str:
@@ -282,18 +288,12 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
 
   known = FEATURES.get(name)
   if not name.isidentifier() or (
-    known is not None and _source(known.compute) is not function
+    known is not None and known.function is not function
   ):
     raise ValueError(f'features must have a name of their own, got {name!r}')
   if known is None:
-    FEATURES[name] = Features(name, compute, author=function.__module__)
+    FEATURES[name] = Features(name, compute, function=function)
   return name
-
-
-def _source(compute: Any) -> Any:
-  """The function that `register` has wrapped; None of any other."""
-  cells = getattr(compute, '__closure__', None) or ()
-  return cells[0].cell_contents if cells else None
 
 
 def check_name(name: str) -> str:

@@ -4,7 +4,12 @@
 `contract.Mechanism`, given to `TrainingSettings` in place of a name.
 """
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from tvdp_tf.mechanisms.central import Central, CentralMechanism
 from tvdp_tf.mechanisms.contract import (
@@ -49,6 +54,7 @@ __all__ = [
   'Population',
   'Round',
   'build',
+  'named_after_a_setting',
   'register',
 ]
 
@@ -72,6 +78,30 @@ def register(mechanism: type[Mechanism]) -> str:
       f'mechanism must have a name of its own, got {mechanism.name!r}'
     )
   return mechanism.name
+
+
+@contextlib.contextmanager
+def named_after_a_setting(settings: Any) -> Iterator[None]:
+  """Makes an error about the noise one about the setting that made it so.
+
+  Args:
+    settings: A dataclass with `epsilon`, `theta` and `rounds`.
+
+  Raises:
+    ValueError: For any ValueError; its first word is the name of a setting.
+  """
+  try:
+    with np.errstate(over='ignore'):
+      yield
+  except ValueError as error:
+    name = str(error).partition(' ')[0]
+    if name in {field.name for field in dataclasses.fields(settings)}:
+      raise
+    name = 'epsilon' if settings.theta == 1 else 'theta'
+    raise ValueError(
+      f'{name} must leave the noise of all {settings.rounds} rounds'
+      f' representable, got {getattr(settings, name)!r} ({error})'
+    ) from error
 
 
 def build(settings: Any, fed: Population) -> Mechanism:

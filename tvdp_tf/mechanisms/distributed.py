@@ -21,6 +21,16 @@ _VIEW = 'server that sees sums alone, worst client'
 _MEDIAN = 'server that sees sums alone, median client'
 # The share of a sensitivity that rounding to the grid may take up.
 _GRID_ROUNDING = 2.0**-12
+_ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+
+
+def _rule(
+  unit: str, l2_norm_clip: float, adjacency: str
+) -> sensitivity.SensitivityRule:
+  """Of the sum of a round."""
+  if unit == 'user':
+    return sensitivity.update_rule(l2_norm_clip, adjacency)
+  return sensitivity.gradient_sum_rule(l2_norm_clip, adjacency)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +68,10 @@ class DistributedMechanism(contract.GraphMechanism):
 
   def sensitivity(self) -> sensitivity.SensitivityRule:
     """Of the sum of a round."""
-    if self.unit == 'user':
-      return sensitivity.update_rule(self.l2_norm_clip, self.adjacency)
-    return sensitivity.gradient_sum_rule(self.l2_norm_clip, self.adjacency)
+    return _rule(self.unit, self.l2_norm_clip, self.adjacency)
 
   def parts(self, build: Any) -> Any:
-    """See the base class; secure sums are left to the platform."""
+    """Secure sums are left to the platform (`federated.secure_sums`)."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       client_work,
       distributed_noise,
@@ -110,9 +118,6 @@ class DistributedMechanism(contract.GraphMechanism):
     )
 
 
-_ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
-
-
 class _Distributed(contract.Mechanism):
   """What the two have in common.
 
@@ -146,7 +151,7 @@ class _Distributed(contract.Mechanism):
       self._clip,
       self.unit,
       self.adjacency,
-      clients - self._missing,
+      self._honest,
       clients,
       self._modulus(schedule),
     )
@@ -175,21 +180,27 @@ class _Distributed(contract.Mechanism):
   def _longest_value(self) -> float:
     """The longest vector of a client, before its noise."""
 
-  def _share_stddevs(self, schedule: privacy.NoiseSchedule) -> np.ndarray:
-    """Of a client's share in each round, in the unit of the clip."""
-    honest = self.settings.users_per_round - self._missing
-    return schedule.stddevs() * self._sensitivity / math.sqrt(honest)
+  @property
+  def _honest(self) -> int:
+    """H: the clients whose shares must be enough."""
+    return self.settings.users_per_round - self._missing
 
   @property
   def _sensitivity(self) -> float:
-    factor = 2 if self.adjacency == sensitivity.REPLACE_ONE else 1
-    return factor * self._clip
+    return _rule(self.unit, self._clip, self.adjacency).value
+
+  def _share_stddev(self, noise_multiplier: Any) -> Any:
+    """Of a client's share, in the unit of the clip."""
+    return noise_distance.share_stddev(
+      noise_multiplier, self._sensitivity, self._honest
+    )
 
   def _modulus(self, schedule: privacy.NoiseSchedule) -> int:
     """A power of two that no sum wraps around."""
     clients = self.settings.users_per_round
     longest = clients * self._longest_value
-    steps = longest / self._share_stddevs(schedule).min() + 14 * clients
+    steps = longest / self._share_stddev(schedule.stddevs()).min()
+    steps += noise_distance.LARGEST_DISCRETE * clients
     bits = math.ceil(math.log2(steps * noise_distance.GRID_STDDEV)) + 1
     if bits > 60:
       raise ValueError(
@@ -200,8 +211,8 @@ class _Distributed(contract.Mechanism):
 
   def _check_grid(self) -> None:
     """Checks that rounding to the grid takes up little of the sensitivity."""
-    grids = self._share_stddevs(self.mechanism.schedule)
-    grids = grids / noise_distance.GRID_STDDEV
+    shares = self._share_stddev(self.mechanism.schedule.stddevs())
+    grids = shares / noise_distance.GRID_STDDEV
     # Half a step each of two neighbours, and what binary64 has not.
     rounding = 1 + 2.0**-51 * self._longest_value / grids
     share = math.sqrt(self.fed.num_parameters) * rounding * grids
@@ -214,24 +225,27 @@ class _Distributed(contract.Mechanism):
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """See the base class; fewer clients have fewer shares."""
-    planned = self.mechanism.honest_clients
+    # Fewer clients have fewer shares.
     left = max(0, len(clients) - self._missing)
-    share = schedule_stddev * self._sensitivity / math.sqrt(planned)
+    share = self._share_stddev(schedule_stddev)
     return contract.Round(
       number,
       clients,
-      np.full(len(clients), schedule_stddev * math.sqrt(left / planned)),
+      np.full(len(clients), schedule_stddev * math.sqrt(left / self._honest)),
       share * math.sqrt(len(clients)) / self._divisor(clients),
       np.ones(len(clients)),
     )
+
+  @property
+  def sensitivity_on_record(self) -> tuple[str, bool]:
+    return f'{self.mechanism.sensitivity().formula} of the sum', True
 
   @abc.abstractmethod
   def _divisor(self, clients: np.ndarray) -> float:
     """What the sum of these clients is divided by."""
 
   def statement(self) -> privacy.PrivacyStatement:
-    """See the base class; it says what was simulated."""
+    """It says that the sums were simulated."""
     settings, mechanism = self.settings, self.mechanism
     bits = mechanism.modulus.bit_length() - 1
     return self.sound_statement(
@@ -241,9 +255,9 @@ class _Distributed(contract.Mechanism):
       ' their shares on what has a proven sensitivity',
       assumptions=(
         'the server sees nothing of a round but the sum of its uploads, modulo'
-        f' 2^{bits}, and who took part: a secure aggregation protocol sees to'
-        ' that. In this run the sums were SIMULATED: they were added up in the'
-        ' clear by the process that trains',
+        f' 2^{bits} - 1, and who took part: it follows a secure aggregation'
+        ' protocol, but is curious. In this run the sums were SIMULATED: they'
+        ' were added up in the clear by the process that trains',
         f'of the {settings.users_per_round} clients of a round at most'
         f' {settings.dropouts} drop out, and the protocol gives no sum of fewer'
         f' than {settings.users_per_round - settings.dropouts}; at most'
@@ -290,13 +304,8 @@ class Distributed(_Distributed):
   def _divisor(self, clients):
     return float(max(1, self.fed.examples_per_user[clients].sum()))
 
-  @property
-  def sensitivity_on_record(self) -> tuple[str, bool]:
-    """See the base class."""
-    return f'{self.mechanism.sensitivity().formula} of the sum', True
-
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """See the base class; the step is one of the mean gradient."""
+    """The step is one of the mean gradient."""
     return self.settings.learning_rate * releases.noise_stddev
 
   def _public(self):
@@ -335,13 +344,8 @@ class DistributedUsers(_Distributed):
     del clients
     return float(self.mechanism.clients)
 
-  @property
-  def sensitivity_on_record(self) -> tuple[str, bool]:
-    """See the base class."""
-    return f'{self.mechanism.sensitivity().formula} of the sum', True
-
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """See the base class; the noise is on the mean itself."""
+    """The noise is on the mean itself."""
     return releases.noise_stddev
 
   def _public(self):

@@ -55,18 +55,8 @@ def run(
     ValueError: If no noise meets the target, or that of a round is not
       representable; about a setting.
   """
-  try:
-    with np.errstate(over='ignore'):
-      return _run(settings, population)
-  except ValueError as error:
-    name = str(error).partition(' ')[0]
-    if name in {field.name for field in dataclasses.fields(settings)}:
-      raise
-    name = 'epsilon' if settings.theta == 1 else 'theta'
-    raise ValueError(
-      f'{name} must leave the noise of all {settings.rounds} rounds'
-      f' representable, got {getattr(settings, name)!r} ({error})'
-    ) from error
+  with mechanisms.named_after_a_setting(settings):
+    return _run(settings, population)
 
 
 def _run(settings, population) -> Simulation:

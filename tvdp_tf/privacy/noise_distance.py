@@ -10,18 +10,28 @@ total variation distance, by at most d a value:
               N(0, 2^62) rounded to an integer, which is post-processing of the
               Gaussian mechanism (`learning.discrete_gaussian`).
 
+A sum of H discrete draws of standard deviation s = 2^31, shares of one noise,
+is as near: each draw is within 2^-116 of the discrete Gaussian N_Z(0, s^2). The
+max-divergence of a sum of H of those from N_Z(0, H s^2) is at most the sum over
+0 < k < H of 10 exp(-2 pi^2 s^2 k / (k + 1)) (Kairouz, Liu and Steinke, 2021),
+which is below exp(-2^60); and that is within 2^-67.5 of the rounded Gaussian,
+as one draw is. Together that is below 2^-67 for any H up to 2^47.
+
 A mechanism with exact noise that is (epsilon, delta')-DP is, with noise at a
 distance of D in all, (epsilon, delta' + (1 + e^epsilon) D)-DP: on either of two
 neighbours' sides the probability of any event moves by at most D.
 """
 
 import math
+from typing import Any
 
 from tvdp_tf import _validate
 
 # Gaussian noise in floating point, or on a grid of integers.
-# Standard deviation of discrete noise, in steps of its grid.
+# Standard deviation of discrete noise, in steps of its grid, and the standard
+# deviations beyond which none is drawn.
 GRID_STDDEV = 2**31
+LARGEST_DISCRETE = 14
 
 CONTINUOUS = 'continuous'
 DISCRETE = 'discrete'
@@ -49,6 +59,17 @@ def distance(values: int, noise: str) -> float:
   values = _validate.integer('values', values)
   _validate.one_of('noise', noise, NOISES)
   return _TIMES_PLANNED * values * DISTANCES[noise]
+
+
+def share_stddev(noise_multiplier: Any, sensitivity: float, shares: int) -> Any:
+  """Standard deviation of each of several shares of one noise.
+
+  Args:
+    noise_multiplier: Of the sum of the shares, a number, array or tensor.
+    sensitivity: What it is relative to.
+    shares: How many.
+  """
+  return noise_multiplier * (sensitivity / math.sqrt(shares))
 
 
 def share_of_distance(epsilon: float, total: float) -> float:
