@@ -57,6 +57,7 @@ def _define() -> dict[str, flags.FlagHolder]:
 
 _SETTINGS = _define()
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
+_AUTO = shared_flags.define_auto()
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Count the plans compared.')
 _PILOT = flags.DEFINE_string(
   'estimate_contraction',
@@ -83,7 +84,7 @@ def _given() -> frozenset[str]:
 def _plan(output_dir: pathlib.Path | None) -> None:
   """Makes, writes and prints the plan that the flags describe."""
   settings = planning_settings.PlanSettings(
-    **shared_flags.values(_SETTINGS), given=_given()
+    **shared_flags.resolved(_SETTINGS, _AUTO.value), given=_given()
   )
   # SciPy and Matplotlib take half a second to import: flags come first.
   from tvdp_tf.output import folder as output_folder  # noqa: PLC0415

@@ -21,6 +21,7 @@ flags.adopt_module_key_flags(shared_flags)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'
 )
+_AUTO = shared_flags.define_auto()
 _RESUME = flags.DEFINE_bool(
   'resume',
   False,
@@ -140,7 +141,9 @@ def _own_runtime(settings: settings_lib.TrainingSettings):
 def main() -> None:
   """Runs the training that the flags describe."""
   try:
-    settings = settings_lib.TrainingSettings(**shared_flags.values(_SETTINGS))
+    settings = settings_lib.TrainingSettings(
+      **shared_flags.resolved(_SETTINGS, _AUTO.value)
+    )
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
   _check_workers(settings)

@@ -1,4 +1,4 @@
-"""Fills the tables of docs/REPRODUCTION.md and README.md.
+"""Fills the tables of docs/REPRODUCTION.md and README.md, and draws a picture.
 
 A line `<!-- table: KIND NAME -->` is followed by a table, up to
 `<!-- end -->`. Run without arguments; a test checks that nothing changes.
@@ -13,6 +13,8 @@ from reproduction import planner_tables, result_tables, theory_tables
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = _ROOT / 'docs/REPRODUCTION.md'
 README = _ROOT / 'README.md'
+# Of the README.
+FRONTIER = result_tables.RESULTS / 'frontier.png'
 
 _BLOCK = re.compile(
   r'(<!-- table: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->)', re.DOTALL
@@ -21,6 +23,7 @@ _TABLES: Mapping[str, Callable[[], str]] = {
   **theory_tables.TABLES,
   **planner_tables.TABLES,
   'learning_rates': result_tables.learning_rates_table,
+  'frontier': result_tables.frontier_table,
 }
 _TABLES_OF_EXPERIMENTS: Mapping[str, Callable[[str], str]] = {
   'claims': result_tables.claims_table,
@@ -42,3 +45,4 @@ def filled(text: str) -> str:
 if __name__ == '__main__':
   for path in (DOCUMENT, README):
     path.write_text(filled(path.read_text()))
+  result_tables.draw_frontier(FRONTIER)

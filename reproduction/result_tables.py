@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from reproduction import catalogue, verdicts
+from reproduction import frontier as frontier_plots
 from reproduction import runner as reproduction
-from reproduction.catalogue import claims, tasks
+from reproduction.catalogue import claims, frontier, tasks
 from tvdp_tf.output import markdown
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
@@ -104,6 +105,43 @@ def ends_table(name: str) -> str:
     f'{table}\n\n\\* if the sensitivity held that it rests on, which does not: '
     'no guarantee'
   )
+
+
+def draw_frontier(path: pathlib.Path) -> None:
+  """Draws accuracy over epsilon, all data sets side by side."""
+  by_curve: dict[str, Rows] = {}
+  for experiment in frontier.EXPERIMENTS:
+    for row in _rows(experiment.name):
+      by_curve[row['curve']] = [*by_curve.get(row['curve'], ()), row]
+  frontier_plots.draw_panels(by_curve, path)
+
+
+def frontier_table() -> str:
+  """Accuracy in percent, by data set, view and epsilon."""
+  cells: dict[tuple[str, str], dict[float | None, str]] = {}
+  for experiment in frontier.EXPERIMENTS:
+    for curve in experiment.curves:
+      dataset, view, epsilon = frontier.parts(curve)
+      accuracies = 100 * np.array(
+        column(experiment.name, curve, 'test_accuracy')
+      )
+      cells.setdefault((dataset, view), {})[epsilon] = (
+        f'{accuracies.mean():.1f} ± {accuracies.std(ddof=1):.1f}'
+      )
+  rows = []
+  for (dataset, view), found in sorted(cells.items()):
+    by_epsilon = [found.get(epsilon, '') for epsilon in frontier.EPSILONS]
+    mark = '*' if view == frontier.PAPER else ''
+    rows.append([dataset, view + mark, *by_epsilon, found.get(None, '')])
+  table = markdown.table(
+    (
+      *('', 'test accuracy in %'),
+      *(f'epsilon = {epsilon:g}' for epsilon in frontier.EPSILONS),
+      'no noise',
+    ),
+    rows,
+  )
+  return f'{table}\n\n\\* no guarantee: its sensitivity does not hold'
 
 
 def mean_loss(name: str, curve: str) -> float:

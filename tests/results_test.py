@@ -7,7 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from matplotlib import image
 
-from reproduction import catalogue, verdicts
+from reproduction import catalogue, document, result_tables, verdicts
 from reproduction import runner as reproduction
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
@@ -68,6 +68,13 @@ class ReproductionTest(parameterized.TestCase):
         self.assertLessEqual(
           float(row['delivered_epsilon']), settings['epsilon']
         )
+
+  def test_picture_of_the_frontier(self):
+    path = pathlib.Path(self.create_tempdir().full_path) / 'frontier.png'
+    result_tables.draw_frontier(path)
+    drawn, committed = image.imread(path), image.imread(document.FRONTIER)
+    self.assertEqual(drawn.shape, committed.shape)
+    self.assertLess(np.mean(np.abs(drawn - committed) > 0.1), 1e-4)
 
   @parameterized.parameters(*_REPRODUCED)
   def test_picture_is_that_of_the_points(self, name):

@@ -14,31 +14,39 @@ from tvdp_tf import privacy
 _EPSILONS = (1.0, 3.0, 10.0)
 
 
-def _at_equal_epsilon(
-  task: tasks.Task,
-  epsilons: Sequence[float] = _EPSILONS,
-  label: str = '',
-  **more: Any,
-) -> dict[str, dict[str, Any]]:
-  """Both mechanisms, delivering epsilon to the worst client, and no noise.
+def paper_at(task: tasks.Task, epsilon: float, **more: Any) -> dict[str, Any]:
+  """Settings of `paper`, delivering epsilon to the worst client.
 
-  In balanced cohorts, where everybody takes part in q M rounds. `paper` is
+  In balanced cohorts, where everybody takes part in q M rounds. It is
   calibrated to a client in all M rounds, so its target is the epsilon that such
   a one would get. What it delivers it does if its sensitivity held.
   """
   paper = {**task.settings, 'participation': 'balanced', 'theta': 1.0, **more}
   delta = paper['delta']
   rate = paper['users_per_round'] / paper['users']
+  return {
+    **paper,
+    'calibration': 'exact',
+    'epsilon': privacy.gaussian_epsilon(
+      privacy.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(rate),
+      delta,
+    ),
+  }
+
+
+def _at_equal_epsilon(
+  task: tasks.Task,
+  epsilons: Sequence[float] = _EPSILONS,
+  label: str = '',
+  **more: Any,
+) -> dict[str, dict[str, Any]]:
+  """Both mechanisms, delivering epsilon to the worst client, and no noise."""
+  paper = {**task.settings, 'participation': 'balanced', 'theta': 1.0, **more}
   curves: dict[str, dict[str, Any]] = {}
   for epsilon in epsilons:
-    curves[f'{label}paper, epsilon = {epsilon:g}'] = {
-      **paper,
-      'calibration': 'exact',
-      'epsilon': privacy.gaussian_epsilon(
-        privacy.gaussian_noise_multiplier(epsilon, delta) * math.sqrt(rate),
-        delta,
-      ),
-    }
+    curves[f'{label}paper, epsilon = {epsilon:g}'] = paper_at(
+      task, epsilon, **more
+    )
     curves[f'{label}gradient, epsilon = {epsilon:g}'] = {
       **paper,
       **tasks.GRADIENT,
@@ -110,7 +118,7 @@ _STEPS = ((10.0, 0.05), (10.0, 0.2), (10.0, 0.5), (3.0, 0.1))
 _SMALL_BALL = {
   f'FMNIST, no noise, C = 5, eta = {eta:g}': {
     **tasks.FASHION_MNIST.settings,
-    'mechanism': 'none',
+    'mechanism': 'algorithm1',
     'l2_norm_clip': tasks.PAPER['l2_norm_clip'],
     'learning_rate': eta,
   }

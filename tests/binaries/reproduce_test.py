@@ -1,4 +1,4 @@
-"""Every experiment of the paper at smoke scale, some through the program."""
+"""Experiments at smoke scale, one of each kind and model; all have points."""
 
 import csv
 import functools
@@ -32,8 +32,9 @@ def reproduce(folder, *arguments):
   )
 
 
-# One of each kind; the others run in this process.
 _AS_PROGRAM = ('fig2', 'table3')
+# In this process. The others differ in numbers and names alone.
+_HERE = ('fig7', 'learning_rates_cnn', 'equal_skewed', 'frontier_adult')
 
 
 class SmokeTest(parameterized.TestCase):
@@ -69,6 +70,33 @@ class SmokeTest(parameterized.TestCase):
     return result.stdout
 
   @parameterized.parameters(*catalogue.EXPERIMENTS)
+  def test_has_points(self, name):
+    experiment = catalogue.EXPERIMENTS[name]
+    for smoke in (False, True):
+      points = runner.points(experiment, seeds=2, smoke=smoke)
+      keys = {point.key for point in points}
+      self.assertLen(points, len(keys))
+      self.assertEqual({seed for _, seed, _ in keys}, {'0', '1'})
+      curves = {curve for curve, _, _ in keys}
+      self.assertLessEqual(curves, set(experiment.curves))
+
+  def test_every_kind_and_model_is_run(self):
+    def kinds(names):
+      return {
+        word
+        for name in names
+        for point in runner.points(catalogue.EXPERIMENTS[name], seeds=1)
+        for word in (
+          point.settings.model,
+          catalogue.EXPERIMENTS[name].against,
+          catalogue.EXPERIMENTS[name].game is None,
+        )
+      }
+
+    run = kinds((*_AS_PROGRAM, *_HERE))
+    self.assertEqual(run, kinds(catalogue.EXPERIMENTS))
+
+  @parameterized.parameters(*_AS_PROGRAM, *_HERE)
   def test_csv_picture_and_summary_agree(self, name):
     experiment = catalogue.EXPERIMENTS[name]
     folder = pathlib.Path(self.create_tempdir().full_path, 'out')

@@ -421,6 +421,42 @@ class FlagsTest(parameterized.TestCase):
     self.assertIn('--theta', result.stdout)
 
 
+class AutoTest(absltest.TestCase):
+  def test_chooses_what_is_not_given(self):
+    folder = pathlib.Path(self.create_tempdir().full_path) / 'run'
+    result = program_runner.run(
+      'train.py',
+      '--auto',
+      '--dataset=generated_adult',
+      '--epsilon=3',
+      '--delta=1e-4',
+      '--rounds=3',
+      f'--output_dir={folder}',
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    lines = result.stdout.splitlines()
+    self.assertEqual(lines[0], 'chosen, from public facts alone:')
+    self.assertStartsWith(lines[1], 'mechanism = gradient: ')
+    self.assertFalse(any(line.startswith('rounds = ') for line in lines))
+    settings = json.loads((folder / 'config.json').read_text())['settings']
+    self.assertEqual(
+      (settings['rounds'], settings['features'], settings['model']),
+      (3, 'unit_norm', 'linear'),
+    )
+    self.assertIn('epsilon = 3 at delta = 0.0001 HOLDS', result.stdout)
+
+  def test_only_where_there_is_a_rule(self):
+    result = program_runner.run('train.py', '--auto', '--mechanism=paper')
+    self.assertEqual(
+      (result.returncode, result.stderr),
+      (
+        2,
+        'train.py: error: --auto must be given with mechanism gradient or'
+        " distributed, got 'paper'\n",
+      ),
+    )
+
+
 class FailureTest(absltest.TestCase):
   def test_loss_that_is_not_finite(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')

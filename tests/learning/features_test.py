@@ -93,6 +93,19 @@ class ScatteringTest(parameterized.TestCase):
       features.output_shape('scattering', (108,))
 
 
+class UnitNormTest(absltest.TestCase):
+  def test_direction_stays(self):
+    some = 5 * images(4, (7,)) - 1
+    some[2] = 0
+    found = features.unit_norm(some)
+    norms = np.linalg.norm(some, axis=1, keepdims=True)
+    np.testing.assert_allclose(found * norms, some, rtol=1e-5)
+    np.testing.assert_array_equal(found[2], 0)
+    self.assertEqual(features.output_shape('unit_norm', (7, 3)), (21,))
+    dataset = datasets.load('generated_adult')
+    features.check(features.FEATURES['unit_norm'], dataset.test_features)
+
+
 class OwnFeaturesTest(absltest.TestCase):
   def test_a_function_of_one_example(self):
     settings = settings_lib.TrainingSettings(

@@ -150,6 +150,7 @@ class ExportTest(parameterized.TestCase):
       spec,
       {
         'model': 'svm',
+        'features': 'none',
         'inputs': {'features': {'dtype': 'float32', 'shape': [None, 3]}},
         'outputs': {
           'class_scores': {'dtype': 'float32', 'shape': [None, 1]},

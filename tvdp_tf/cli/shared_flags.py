@@ -5,6 +5,7 @@ Names and defaults are those of the fields of `TrainingSettings`.
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -164,6 +165,46 @@ def define(
         name, _DEFAULTS[name], text
       )
   return holders
+
+
+def define_auto() -> flags.FlagHolder[bool]:
+  """Defines --auto."""
+  return flags.DEFINE_bool(
+    'auto',
+    False,
+    'Choose all settings that are not given, for a useful linear model, from'
+    ' what is public: shape and number of the examples, users, mechanism'
+    ' (gradient, if none is given), epsilon and delta. Says what and why.',
+  )
+
+
+def resolved(
+  holders: dict[str, flags.FlagHolder], auto: bool
+) -> dict[str, Any]:
+  """The settings that the flags describe.
+
+  Args:
+    holders: Of `define`.
+    auto: Whether to choose what is not given, and to print what and why.
+
+  Raises:
+    ValueError: If a flag is out of its range.
+    DatasetUnavailableError: If the data set has to be loaded and cannot be.
+  """
+  found = values(holders)
+  if not auto:
+    return found
+  # SciPy takes half a second to import.
+  from tvdp_tf.planner import automatic  # noqa: PLC0415
+
+  given = {
+    name: value
+    for name, value in found.items()
+    if name in NAMES and flags.FLAGS[name].present
+  }
+  choice = automatic.choose(given)
+  print('\n'.join(['chosen, from public facts alone:', *choice.reasons, '']))
+  return {**found, **vars(choice.settings)}
 
 
 def values(holders: dict[str, flags.FlagHolder]) -> dict:

@@ -18,6 +18,8 @@ one example. That, and nothing else, is asked of the function.
 All of it is a function of one image: what is fitted is fitted to images that
 nobody has taken (`synthetic_images`).
 
+`unit_norm` is the example itself, flat, divided by its norm.
+
 Features of your own are a function of one example, an array, that returns an
 array of a fixed shape:
 
@@ -28,6 +30,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -269,7 +272,24 @@ def scattering(images: np.ndarray) -> np.ndarray:
   return _unit(whitened.reshape(-1, *size))
 
 
-FEATURES = {'scattering': Features('scattering', scattering, scattering_shape)}
+def unit_norm(examples: np.ndarray) -> np.ndarray:
+  """Each example, flat, divided by its norm; zero stays zero.
+
+  Args:
+    examples: float32 [n, ...].
+
+  Returns:
+    float32 [n, values].
+  """
+  return _unit(examples.reshape(len(examples), -1))
+
+
+FEATURES = {
+  'scattering': Features('scattering', scattering, scattering_shape),
+  'unit_norm': Features(
+    'unit_norm', unit_norm, lambda shape: (math.prod(shape),)
+  ),
+}
 
 
 def register(function: Callable[[np.ndarray], np.ndarray]) -> str:

@@ -69,8 +69,8 @@ class Mechanism(abc.ABC):
     noises: How its noise may be drawn; empty if there is no choice.
     is_sound: Whether its statement may hold. Then what its noise is short of
       Gaussian noise is taken off delta before it is calibrated: to `delta`.
-    clips_examples: Whether each release is a noisy mean of the clipped
-      gradients of a client's examples.
+    clips_examples: Whether what it releases are noisy means of the clipped
+      gradients of examples, a step each.
     takes_schedule: Whether its noise follows a shape that may be chosen.
     sums_securely: Whether its process has secure sums, to be simulated here.
     unit: What is protected, 'example' or 'user'.

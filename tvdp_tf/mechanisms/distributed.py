@@ -282,6 +282,7 @@ class Distributed(_Distributed):
     ' that sees sums alone'
   )
   noise_on = 'the sum of the clipped gradients of a round, by all clients'
+  clips_examples = True
 
   @classmethod
   def check(cls, settings: Any) -> None:

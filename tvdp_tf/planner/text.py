@@ -152,6 +152,9 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
       f' {stddevs[0]:.6g}, of round {len(stddevs)} = {stddevs[-1]:.6g}'
     ),
   ]
+  schedule = mechanism.schedule
+  if schedule is not None and (warning := schedule.warning()):
+    lines += terminal.wrap(f'WARNING: {warning}')
   for noise in report.noise:
     verdict = 'sound' if noise.sound else 'UNSOUND'
     if noise.sound is not None:

@@ -24,6 +24,11 @@ import numpy as np
 from tvdp_tf import _validate
 from tvdp_tf.privacy import _rounding, _series
 
+# A schedule is uneven beyond use if it spends this share of the budget in so
+# few of its rounds.
+_MOST_OF_BUDGET = 0.9
+_FEW_ROUNDS = 0.25
+
 
 class NoiseSchedule(abc.ABC):
   """Standard deviations of the noise of rounds 1 to `rounds`.
@@ -90,6 +95,25 @@ class NoiseSchedule(abc.ABC):
         f' {self.stddevs().min():.3g} to {self.stddevs().max():.3g}'
       )
     return multipliers
+
+  def warning(self) -> str:
+    """One line if a few rounds spend nearly all of the budget; else empty.
+
+    What the other rounds learn drowns in their noise.
+    """
+    stddevs = self.stddevs()
+    shares = np.sort((stddevs.min() / stddevs) ** 2)[::-1]
+    spent = np.cumsum(shares) / shares.sum()
+    needed = int(np.searchsorted(spent, _MOST_OF_BUDGET)) + 1
+    if needed >= _FEW_ROUNDS * self.rounds:
+      return ''
+    return (
+      f'{needed} of {self.rounds} rounds spend {_MOST_OF_BUDGET:.0%} of the'
+      ' budget, and the noise of a round is up to'
+      f' {stddevs.max() / stddevs.min():.3g} times that of another: the model'
+      ' may end no better than a guess. Take fewer rounds or more even noise,'
+      ' theta nearer to 1'
+    )
 
   @abc.abstractmethod
   def to_json_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ The SavedModel's signature `serving_default` takes `features` and gives
 two classes) and `predicted_class`. Both carry two JSON files, the SavedModel in
 `assets.extra/`, the Keras file as further members of its zip archive:
 
-  model_spec.json   types and shapes of the signature
+  model_spec.json   types and shapes of the signature; what features it takes
   privacy.json      the privacy statement of the training, if there is one
 """
 
@@ -22,6 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 from tvdp_tf.learning import evaluation, models
+from tvdp_tf.learning import features as features_lib
 from tvdp_tf.output import files
 from tvdp_tf.training import saved_functions
 
@@ -37,6 +38,7 @@ def save_model(
   num_classes: int,
   weights: Sequence,
   statement: Mapping[str, Any] | None = None,
+  features: str = features_lib.NONE,
 ) -> None:
   """Writes a SavedModel, with a Keras file in it.
 
@@ -51,12 +53,13 @@ def save_model(
     num_classes: Number of classes.
     weights: The trained weights, in Keras's order.
     statement: The privacy statement, ready for `json.dumps`.
+    features: Of `learning.features`: what the inputs are computed with.
   """
   model = spec.build(input_shape, num_classes, 0)
   for variable, weight in zip(model.weights, weights, strict=True):
     variable.assign(weight)
   serve = _serving_function(model)
-  notes = {SPEC: _model_spec(spec.name, serve)}
+  notes = {SPEC: _model_spec(spec.name, features, serve)}
   if statement is not None:
     notes[STATEMENT] = files.json_text(statement)
   with files.replaced(path) as temporary:
@@ -90,15 +93,18 @@ def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
   return serve
 
 
-def _model_spec(name: str, serve: tf.types.experimental.Callable) -> str:
+def _model_spec(
+  name: str, features: str, serve: tf.types.experimental.Callable
+) -> str:
   def words(spec):
     return {'dtype': spec.dtype.name, 'shape': spec.shape.as_list()}
 
-  (features,) = serve.input_signature
+  (example,) = serve.input_signature
   outputs = serve.get_concrete_function().structured_outputs
   described = {
     'model': name,
-    'inputs': {features.name: words(features)},
+    'features': features,
+    'inputs': {example.name: words(example)},
     'outputs': {key: words(outputs[key]) for key in sorted(outputs)},
   }
   return files.json_text(described)

@@ -253,6 +253,7 @@ class TrainingRun:
         self._fed.dataset.num_classes,
         tf.nest.flatten(server_optimizer.released_weights(state)),
         self._final_statement().to_json_dict(),
+        self._settings.features,
       )
 
   def _final_statement(self) -> privacy.PrivacyStatement:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
 from tvdp_tf import errors, mechanisms, privacy, runtimes
 from tvdp_tf.output import disk_errors
@@ -234,6 +235,8 @@ def _prepare(
   elif selection is not None:
     partition_seed = selection.partition_seed
   plan, fed, process = _build(settings, public_seed, partition_seed, progress)
+  if plan.schedule is not None and (warning := plan.schedule.warning()):
+    logging.warning(warning)
   config = {
     'settings': dataclasses.asdict(settings),
     'resolved': _resolved(plan, fed),

@@ -9,10 +9,12 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose releases are means of clipped gradients: the pairs and the canaries are
-# made for these.
+# Whose releases are each client's means of clipped gradients: the pairs and the
+# canaries are made for these.
 MECHANISMS = tuple(
-  name for name, kind in mechanisms.MECHANISMS.items() if kind.clips_examples
+  name
+  for name, kind in mechanisms.MECHANISMS.items()
+  if kind.clips_examples and not kind.sums_securely
 )
 
 
