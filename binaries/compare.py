@@ -8,7 +8,7 @@ import datetime
 import pathlib
 from typing import Any
 
-import _checkout  # noqa: F401
+import _start  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors
@@ -64,8 +64,9 @@ def main() -> None:
       settings_lib.TrainingSettings.of_mechanism(name, _values(name))
     except ValueError as error:
       raise errors.UsageError(str(error)) from error
-  from reproduction import comparison  # noqa: PLC0415
-  from tvdp_tf import runtimes  # noqa: PLC0415
+  with program.importing():
+    from reproduction import comparison  # noqa: PLC0415
+    from tvdp_tf import runtimes  # noqa: PLC0415
 
   try:
     settings = comparison.settings_of(_MECHANISMS.value, _values)

@@ -7,7 +7,7 @@ An interrupted run goes on with --resume. Several machines share the work with
 import pathlib
 import re
 
-import _checkout  # noqa: F401
+import _start  # noqa: F401
 from absl import flags
 
 from reproduction import catalogue
@@ -70,8 +70,9 @@ def main() -> None:
   output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
   if not _RESUME.value:
     run_folder.check_absent(output_dir)
-  from reproduction import runner as reproduction  # noqa: PLC0415
-  from tvdp_tf import runtimes  # noqa: PLC0415
+  with program.importing():
+    from reproduction import runner as reproduction  # noqa: PLC0415
+    from tvdp_tf import runtimes  # noqa: PLC0415
 
   runtimes.configure(_DEVICE.value, experiment.base['users_per_round'])
 

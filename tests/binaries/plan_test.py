@@ -24,8 +24,9 @@ def _loaded(cwd, *arguments):
   """Runs the program in `cwd`; the last line is the TensorFlow it loaded."""
   program = program_runner.command('plan.py')[-1]
   script = f"""
-import runpy, sys
+import os, runpy, sys
 sys.argv = ['plan.py', *{arguments!r}]
+sys.path[0] = os.path.dirname({program!r})
 try:
   runpy.run_path({program!r}, run_name='__main__')
 except SystemExit as end:
@@ -176,7 +177,7 @@ class PlanTest(PlanTestCase):
       '--users_per_round must divide users with balanced participation, got 3',
     ),
     ('--theta=1e-30 --rounds=1000', '--theta must leave the noise of all 1000'),
-    ('--output_dir=.', "--output_dir must not exist yet, got '.'"),
+    ('--output_dir=.', "--output_dir must not exist yet, or be empty, got '.'"),
     ('--estimate_contraction=no', '--estimate_contraction must be the folder'),
     ('--ledger=no', "--ledger must be a run's ledger file, got 'no'"),
     ('--ledger=.', "--ledger must be a run's ledger file, got '.'"),

@@ -395,11 +395,12 @@ class FlagsTest(parameterized.TestCase):
 
   def test_existing_folder_is_left_alone(self):
     folder = self.create_tempdir().full_path
+    pathlib.Path(folder, 'mine').touch()
     result = program_runner.run('train.py', f'--output_dir={folder}')
     self.assertEqual(result.returncode, 2)
-    self.assertIn('--output_dir must not exist yet', result.stderr)
+    self.assertIn('--output_dir must not exist yet, or be em', result.stderr)
     self.assertLen(result.stderr.splitlines(), 1)
-    self.assertEmpty(os.listdir(folder))
+    self.assertEqual(os.listdir(folder), ['mine'])
 
   def test_missing_data_set(self):
     folder = self.create_tempdir().full_path

@@ -69,6 +69,13 @@ class ProgramTest(parameterized.TestCase):
     ('--calibration=x', 2, '--calibration must be one of printed, tight, '),
     ('--wat=1', 2, "Unknown command line flag 'wat'"),
     ('word', 2, "expected only flags, got 'word'"),
+    (
+      '--flagfile=/',
+      2,
+      "--flagfile must be a file of flags, got '/': Is a dir",
+    ),
+    ('--flagfile=/nowhere', 2, "--flagfile must be a file of flags, got '/now"),
+    (f'--flagfile={sys.executable}', 2, '--flagfile must be a text file'),
   )
   def test_one_line_and_the_exit_code(self, argument, code, line):
     result = run(argument)

@@ -56,6 +56,18 @@ class SeedTest(parameterized.TestCase):
     self.assertLen(set(losses), 4)
 
 
+class FailedStartTest(absltest.TestCase):
+  def test_leaves_no_folder(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    runtime = mock.MagicMock()
+    runtime.__enter__.side_effect = errors.TvdpError('no worker')
+    with self.assertRaisesRegex(errors.TvdpError, 'no worker'):
+      training.train(
+        settings.TrainingSettings(), folder / 'run', runtime=runtime
+      )
+    self.assertEmpty([*folder.iterdir()])
+
+
 class TrainTest(resume_cases.FolderTestCase):
   def train(self, **kwargs):
     return train(pathlib.Path(self.create_tempdir().full_path, 'run'), **kwargs)

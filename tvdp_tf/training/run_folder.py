@@ -144,13 +144,19 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
   Raises:
     UsageError: If the folder is not that of a run, or has links or pipes
-      in it.
+      in it; or the file was damaged, or edited: with another seed or id the
+      ledger's clients would not be those of the run.
   """
   try:
     _refuse_what_misleads(path)
-    config = files.read_json(path / CONFIG)
+    config = _parsed(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
+    if config.get(_DIGEST) != digest(config).hex():
+      raise ValueError(
+        f'{CONFIG} in it was edited after the run began, its {_DIGEST} is '
+        'another: undo that, and give settings as flags'
+      )
     resolved = config['resolved']
     for name in ('public_seed', 'partition_seed'):
       _validate.integer(name, resolved.get(name), 0, 2**63 - 1)
@@ -167,6 +173,20 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       f'{str(error)[:200]}'
     ) from error
   return config
+
+
+def _parsed(path: pathlib.Path) -> dict[str, Any]:
+  """The object in `config.json`."""
+  try:
+    config = json.loads(path.read_text(encoding='utf-8'))
+  except OSError as error:
+    raise ValueError(f'no {CONFIG} of a run in it') from error
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f'{CONFIG} in it is damaged, it is not JSON any more: put a copy of it '
+      f'back ({error})'
+    ) from error
+  return config if isinstance(config, dict) else {}
 
 
 def _refuse_what_misleads(path: pathlib.Path) -> None:
@@ -235,23 +255,6 @@ def config_to_resume(
   config = read_config(path)
   check_unchanged(path, config, 'settings', settings)
   return config
-
-
-def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Checks `read_config` against the digest that was written with it.
-
-  To be called after `check_unchanged`, which tells what has changed. This finds
-  a change of the seeds and the run's id, which only the file knows: with others
-  the ledger's clients would not be those of the run.
-
-  Raises:
-    UsageError: If it was edited or damaged.
-  """
-  if config.get(_DIGEST) != digest(config).hex():
-    raise errors.UsageError(
-      f'resume must find {CONFIG} as when the run in {str(path)!r} began, but '
-      f'its {_DIGEST} is another'
-    )
 
 
 def is_finished(path: pathlib.Path) -> bool:
