@@ -54,7 +54,9 @@ class GuaranteeRefutedError(errors.TvdpError):
 def _define() -> dict[str, flags.FlagHolder]:
   """The flags of `AuditSettings`, those of `GameSettings` among them."""
   holders = shared_flags.define(_SHARED)
-  for name in ('epsilon', 'theta', 'rounds', 'local_steps'):
+  for name in (
+    *('mechanism', 'epsilon', 'delta', 'theta', 'rounds', 'local_steps'),
+  ):
     flags.set_default(holders[name], getattr(_DEFAULTS, name))
   holders['client'] = flags.DEFINE_enum(
     'client',

@@ -80,9 +80,10 @@ def main() -> None:
     shards = [pathlib.Path(folder) for folder in _MERGE.value]
     reproduction.merge(experiment, shards, output_dir)
   else:
-    points = reproduction.points(
-      experiment, seeds, _SCALE.value == 'smoke', _DATA_DIR.value
-    )
+    smoke = _SCALE.value == 'smoke'
+    points = reproduction.points(experiment, seeds, smoke, _DATA_DIR.value)
+    if smoke:
+      experiment = experiment.on_generated_data()
     reproduction.run(
       experiment,
       points[part - 1 :: count],

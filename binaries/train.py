@@ -1,6 +1,6 @@
 """Trains one model under differential privacy, federated by TFF.
 
-Without flags: Algorithm 1 of the paper on scikit-learn's embedded digits, in
+Without flags: scikit-learn's embedded digits under a guarantee that holds, in
 seconds. Everything about the run is written to --output_dir. However it ended,
 the same command with --resume goes on from there.
 """

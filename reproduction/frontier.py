@@ -37,7 +37,7 @@ def draw(
       of_view = found.setdefault(change['dataset'], {}).setdefault(view, [])
       of_view.append((change['epsilon'], _accuracies(rows)))
   figure, axes = plt.subplots(
-    1, max(1, len(found)), figsize=(4.5 * max(1, len(found)), 4), squeeze=False
+    1, max(1, len(found)), figsize=(7 * max(1, len(found)), 4), squeeze=False
   )
   for axis, (dataset, views) in zip(axes[0], found.items(), strict=False):
     for (view, points), marker in zip(
@@ -62,6 +62,7 @@ def draw(
     axis.set_xlabel('epsilon at delta = 1e-5')
     axis.set_ylabel('test accuracy')
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7)
+    plots.legend_beside(axis)
+  figure.suptitle(f'{experiment.name}: {experiment.title}')
   figure.tight_layout()
   plots.save_figure(figure, path)

@@ -68,6 +68,7 @@ class ProgramTest(parameterized.TestCase):
     ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
     ('--calibration=x', 2, '--calibration must be one of printed, tight, '),
     ('--wat=1', 2, "Unknown command line flag 'wat'"),
+    ('--import=no_such', 2, '--import must name Python modules that can be'),
     ('word', 2, "expected only flags, got 'word'"),
     (
       '--flagfile=/',

@@ -12,6 +12,7 @@ the libraries have to say.
 
 import contextlib
 import errno
+import importlib
 import logging as standard_logging
 import os
 import re
@@ -109,6 +110,20 @@ def _explain(error: flags.Error) -> str:
   return str(error)
 
 
+def _import_own(names: Sequence[str]) -> None:
+  """Imports modules of the user's, of the current folder or installed."""
+  sys.path.insert(1, os.getcwd())
+  for name in names:
+    try:
+      importlib.import_module(name)
+    except Exception as error:  # Of any kind: it is the module's own code.
+      _exit(
+        2,
+        '--import must name Python modules that can be imported, got '
+        f'{name!r}: {type(error).__name__}: {error}',
+      )
+
+
 def _parse(argv: Sequence[str]) -> None:
   try:
     rest = flags.FLAGS(argv)
@@ -139,6 +154,9 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
 
 def _execute(main: Callable[[], None]) -> NoReturn:
   _parse(sys.argv)
+  if flags.FLAGS['import'].value:
+    with importing():
+      _import_own(flags.FLAGS['import'].value)
   try:
     main()
   except errors.UsageError as error:
@@ -192,6 +210,11 @@ def run(main: Callable[[], None]) -> NoReturn:
   # TensorFlow's start-up log; read when it is imported, inherited by workers.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   app.define_help_flags()
+  flags.DEFINE_list(
+    'import',
+    [],
+    'Python modules to import first, of the classes of a --model=keras:PATH.',
+  )
   logging.use_absl_handler()
   logging.get_absl_handler().addFilter(_is_wanted)
   # absl's flags let the user ask for more.

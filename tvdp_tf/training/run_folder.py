@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tvdp_tf import _validate, errors
-from tvdp_tf.output import files
+from tvdp_tf.output import files, report
 from tvdp_tf.output import folder as output_folder
 from tvdp_tf.privacy import ledger
 
@@ -30,6 +30,7 @@ CURVES = 'curves.png'
 CHECKPOINTS = 'checkpoints'
 MODEL = 'model'
 LEDGER = 'ledger.jsonl'
+REPORT = report.REPORT
 TENSORBOARD = 'tensorboard'
 # The first columns, in this order; further ones follow.
 METRICS_COLUMNS = (
@@ -47,11 +48,12 @@ _RUN_ID = re.compile('[0-9a-f]{32}')
 # What may lead out of the folder, were it a link.
 _OWN = re.compile(
   r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
-  r'|checkpoints|model|tensorboard)'
+  r'|report\.html|checkpoints|model|tensorboard)'
 )
 # What a write that was killed leaves: ours, then those of TFF's managers.
 _LEFTOVER = re.compile(
-  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|model)\.[0-9]+'
+  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|report\.html|model)'
+  r'\.[0-9]+'
   r'|metrics\.csv_temp[0-9]+'
 )
 _LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
@@ -270,11 +272,12 @@ def write_privacy(
 
 
 def remove_privacy(path: pathlib.Path) -> None:
-  """Removes `privacy.json`, before there are releases that it does not count.
+  """Removes statement and report, before there is what they do not count.
 
   None is better than a wrong one, should the run be killed.
   """
-  (path / PRIVACY).unlink(missing_ok=True)
+  for name in (PRIVACY, REPORT):
+    (path / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(path: pathlib.Path) -> None:

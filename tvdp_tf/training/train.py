@@ -317,8 +317,9 @@ def _removed_if_nothing_follows(
     yield
   except BaseException:
     # The file alone counts: what is in memory may be behind it.
-    if ledger.stat().st_size == size:
-      shutil.rmtree(output_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):
+      if ledger.stat().st_size == size:
+        shutil.rmtree(output_dir)
     raise
 
 
