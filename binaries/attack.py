@@ -20,6 +20,7 @@ that is above a delivered epsilon that is said to hold.
 import pathlib
 import secrets
 
+import _start  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors
@@ -53,7 +54,9 @@ class GuaranteeRefutedError(errors.TvdpError):
 def _define() -> dict[str, flags.FlagHolder]:
   """The flags of `AuditSettings`, those of `GameSettings` among them."""
   holders = shared_flags.define(_SHARED)
-  for name in ('epsilon', 'theta', 'rounds', 'local_steps'):
+  for name in (
+    *('mechanism', 'epsilon', 'delta', 'theta', 'rounds', 'local_steps'),
+  ):
     flags.set_default(holders[name], getattr(_DEFAULTS, name))
   holders['client'] = flags.DEFINE_enum(
     'client',
@@ -176,9 +179,10 @@ def _audit_model(path: pathlib.Path | None) -> None:
   if path is not None:
     output_folder.check(path)
 
-  from tvdp_tf import runtimes  # noqa: PLC0415
-  from tvdp_tf.attacks.model_audit import audit as model_audit  # noqa: PLC0415
-  from tvdp_tf.attacks.model_audit import report  # noqa: PLC0415
+  with program.importing():
+    from tvdp_tf import runtimes  # noqa: PLC0415
+    from tvdp_tf.attacks.model_audit import audit as model_audit  # noqa: PLC0415
+    from tvdp_tf.attacks.model_audit import report  # noqa: PLC0415
 
   with runtimes.compiled_runtime(training.device):
     found = model_audit.audit(settings, progress=_PROGRESS.value)
@@ -195,18 +199,20 @@ def _audit_client(path: pathlib.Path | None) -> None:
   """Makes, writes and prints the audit that the flags describe."""
   settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
-  from tvdp_tf.attacks import claims  # noqa: PLC0415
-  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  with program.importing():
+    from tvdp_tf.attacks import claims  # noqa: PLC0415
+    from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
 
   claims.delivered_epsilons(settings, claims.build_mechanism(settings))
   if path is not None:
     output_folder.check(path)
 
-  from tvdp_tf.attacks import (  # noqa: PLC0415
-    audit,
-    audit_files,
-    audit_text,
-  )
+  with program.importing():
+    from tvdp_tf.attacks import (  # noqa: PLC0415
+      audit,
+      audit_files,
+      audit_text,
+    )
 
   result = audit.audit(settings)
   if path is not None:
@@ -242,10 +248,11 @@ def _membership(path: pathlib.Path | None) -> None:
   if path is not None:
     output_folder.check(path)
 
-  from tvdp_tf import runtimes  # noqa: PLC0415
-  from tvdp_tf.attacks.membership_game import game as membership_game  # noqa: PLC0415
-  from tvdp_tf.attacks.membership_game import report as membership_report  # noqa: PLC0415
-  from tvdp_tf.output import files  # noqa: PLC0415
+  with program.importing():
+    from tvdp_tf import runtimes  # noqa: PLC0415
+    from tvdp_tf.attacks.membership_game import game as membership_game  # noqa: PLC0415
+    from tvdp_tf.attacks.membership_game import report as membership_report  # noqa: PLC0415
+    from tvdp_tf.output import files  # noqa: PLC0415
 
   with runtimes.compiled_runtime(training.device) as context:
     game = membership_game.Games(context).play(settings)

@@ -6,7 +6,7 @@ environments of the other libraries. Those without one are named as absent.
 
 import pathlib
 
-import _checkout  # noqa: F401
+import _start  # noqa: F401
 from absl import flags
 
 from benchmarks.harness import contenders, work
@@ -70,7 +70,8 @@ def main() -> None:
     raise errors.UsageError(str(error)) from error
   output_dir = pathlib.Path(_OUTPUT_DIR.value)
   run_folder.check_absent(output_dir)
-  from benchmarks.harness import report  # noqa: PLC0415
+  with program.importing():
+    from benchmarks.harness import report  # noqa: PLC0415
 
   works = work.WORKS if _SCALE.value == 'full' else work.SMOKE_WORKS
   results = report.run(

@@ -1,4 +1,6 @@
-"""Trains under several mechanisms at the same target epsilon, and compares.
+"""Trains several ways at the same target epsilon, and compares.
+
+Each of --mechanisms is trained with each --theta that is given.
 
 Without flags: the paper's mechanism, one whose guarantee holds, and no noise,
 on scikit-learn's embedded digits, in seconds.
@@ -8,7 +10,7 @@ import datetime
 import pathlib
 from typing import Any
 
-import _checkout  # noqa: F401
+import _start  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors
@@ -19,7 +21,8 @@ _SETTINGS = shared_flags.define(
   [
     name
     for name in shared_flags.NAMES
-    if name not in ('mechanism', 'participation', 'calibration', 'refinement')
+    if name
+    not in ('mechanism', 'participation', 'calibration', 'refinement', 'theta')
   ]
 )
 flags.adopt_module_key_flags(shared_flags)
@@ -27,6 +30,12 @@ _MECHANISMS = flags.DEFINE_list(
   'mechanisms',
   ['paper', 'gradient', 'none'],
   f'Some of {", ".join(settings_lib.MECHANISMS)}.',
+)
+_THETA = flags.DEFINE_list(
+  'theta',
+  [str(settings_lib.TrainingSettings.theta)],
+  'Ratio of the noise variances of successive rounds; or several of them,'
+  ' comma-separated.',
 )
 _NONE_LEARNING_RATE = flags.DEFINE_float(
   'none_learning_rate',
@@ -40,8 +49,17 @@ _OUTPUT_DIR = flags.DEFINE_string(
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw progress bars.')
 
 
+def _thetas() -> tuple[float, ...]:
+  try:
+    return tuple(map(float, _THETA.value))
+  except ValueError:
+    raise errors.UsageError(
+      f'theta must be numbers, comma-separated, got {",".join(_THETA.value)!r}'
+    ) from None
+
+
 def _values(mechanism: str) -> dict[str, Any]:
-  """The settings of a mechanism's run but for its name."""
+  """The settings of a mechanism's runs but for its name and theta."""
   values = shared_flags.values(_SETTINGS)
   if mechanism == 'none':
     values['learning_rate'] = _NONE_LEARNING_RATE.value
@@ -60,18 +78,22 @@ def main() -> None:
         f'mechanisms must be some of {", ".join(settings_lib.MECHANISMS)}, got '
         f'{name!r}'
       )
-    try:
-      settings_lib.TrainingSettings.of_mechanism(name, _values(name))
-    except ValueError as error:
-      raise errors.UsageError(str(error)) from error
-  from reproduction import comparison  # noqa: PLC0415
-  from tvdp_tf import runtimes  # noqa: PLC0415
+    for theta in _thetas():
+      values = {**_values(name), 'theta': theta}
+      try:
+        settings_lib.TrainingSettings.of_mechanism(name, values)
+      except ValueError as error:
+        raise errors.UsageError(str(error)) from error
+  with program.importing():
+    from reproduction import comparison  # noqa: PLC0415
+    from tvdp_tf import runtimes  # noqa: PLC0415
 
   try:
-    settings = comparison.settings_of(_MECHANISMS.value, _values)
+    settings = comparison.settings_of(_MECHANISMS.value, _thetas(), _values)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  runtimes.configure(settings[0].device, settings[0].users_per_round)
+  first = next(iter(settings.values()))
+  runtimes.configure(first.device, first.users_per_round)
   results = comparison.compare(settings, output_dir, _PROGRESS.value)
   for result in results.values():
     print()

@@ -16,6 +16,7 @@ ends with 1 if the ledger is damaged or a target that it enforces is exceeded.
 
 import pathlib
 
+import _start  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors

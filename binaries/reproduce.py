@@ -7,7 +7,7 @@ An interrupted run goes on with --resume. Several machines share the work with
 import pathlib
 import re
 
-import _checkout  # noqa: F401
+import _start  # noqa: F401
 from absl import flags
 
 from reproduction import catalogue
@@ -70,8 +70,9 @@ def main() -> None:
   output_dir = pathlib.Path(_OUTPUT_DIR.value or f'runs/{experiment.name}')
   if not _RESUME.value:
     run_folder.check_absent(output_dir)
-  from reproduction import runner as reproduction  # noqa: PLC0415
-  from tvdp_tf import runtimes  # noqa: PLC0415
+  with program.importing():
+    from reproduction import runner as reproduction  # noqa: PLC0415
+    from tvdp_tf import runtimes  # noqa: PLC0415
 
   runtimes.configure(_DEVICE.value, experiment.base['users_per_round'])
 
@@ -79,9 +80,10 @@ def main() -> None:
     shards = [pathlib.Path(folder) for folder in _MERGE.value]
     reproduction.merge(experiment, shards, output_dir)
   else:
-    points = reproduction.points(
-      experiment, seeds, _SCALE.value == 'smoke', _DATA_DIR.value
-    )
+    smoke = _SCALE.value == 'smoke'
+    points = reproduction.points(experiment, seeds, smoke, _DATA_DIR.value)
+    if smoke:
+      experiment = experiment.on_generated_data()
     reproduction.run(
       experiment,
       points[part - 1 :: count],

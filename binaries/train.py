@@ -1,6 +1,6 @@
 """Trains one model under differential privacy, federated by TFF.
 
-Without flags: Algorithm 1 of the paper on scikit-learn's embedded digits, in
+Without flags: scikit-learn's embedded digits under a guarantee that holds, in
 seconds. Everything about the run is written to --output_dir. However it ended,
 the same command with --resume goes on from there.
 """
@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import pathlib
 
+import _start  # noqa: F401
 from absl import flags
 
 from tvdp_tf import errors
@@ -138,6 +139,16 @@ def _own_runtime(settings: settings_lib.TrainingSettings):
     raise errors.UsageError(f'workers: {error}') from error
 
 
+def _how_to_go_on(output_dir: pathlib.Path) -> str:
+  """What is said of a run that was interrupted."""
+  if not output_dir.exists():
+    return 'interrupted before anything was released: nothing is written'
+  return (
+    f'interrupted: the same command with --output_dir={output_dir} --resume '
+    'goes on from there'
+  )
+
+
 def main() -> None:
   """Runs the training that the flags describe."""
   try:
@@ -160,15 +171,15 @@ def main() -> None:
       print(f'the run in {output_dir} is finished: nothing to do')
       return
   # TensorFlow and TFF take seconds to import: flags are checked before.
-  from tvdp_tf import runtimes  # noqa: PLC0415
-  from tvdp_tf.training import train as training  # noqa: PLC0415
+  with program.importing():
+    from tvdp_tf import runtimes  # noqa: PLC0415
+    from tvdp_tf.training import best_run  # noqa: PLC0415
+    from tvdp_tf.training import train as training  # noqa: PLC0415
 
   runtimes.configure(
     settings.device, settings.users_per_round, _DETERMINISTIC.value
   )
   if _BEST_OF.value is not None:
-    from tvdp_tf.training import best_run  # noqa: PLC0415
-
     result = best_run.train_best(
       settings,
       output_dir,
@@ -177,14 +188,17 @@ def main() -> None:
       make_runtime=lambda: _own_runtime(settings),
     )
   else:
-    result = training.train(
-      settings,
-      output_dir,
-      progress=_PROGRESS.value,
-      resume=_RESUME.value,
-      runtime=_own_runtime(settings),
-      ledger=ledger,
-    )
+    try:
+      result = training.train(
+        settings,
+        output_dir,
+        progress=_PROGRESS.value,
+        resume=_RESUME.value,
+        runtime=_own_runtime(settings),
+        ledger=ledger,
+      )
+    except KeyboardInterrupt:
+      raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
   print(f'test loss {result.loss:.4f}, test accuracy {result.accuracy:.4f}')
   print()
   print(result.statement.describe())

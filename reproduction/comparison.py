@@ -1,12 +1,14 @@
-"""The same data and target epsilon under several mechanisms."""
+"""The same data and target epsilon, trained in several ways."""
 
 import csv
+import itertools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvdp_tf.output import files, plots
+from tvdp_tf.mechanisms import MECHANISMS
+from tvdp_tf.output import files, plots, report
 from tvdp_tf.output.plots import plt
 from tvdp_tf.privacy import statement as statement_lib
 from tvdp_tf.training import run_folder
@@ -16,7 +18,9 @@ from tvdp_tf.training import train as training
 TABLE = 'comparison.csv'
 PICTURE = 'comparison.png'
 _COLUMNS = (
+  'run',
   'mechanism',
+  'theta',
   'claimed_epsilon',
   'delivered_epsilon',
   'delta',
@@ -27,20 +31,20 @@ _COLUMNS = (
 
 
 def compare(
-  settings: Sequence[settings_lib.TrainingSettings],
+  settings: Mapping[str, settings_lib.TrainingSettings],
   output_dir: pathlib.Path,
   progress: bool = False,
 ) -> dict[str, training.TrainingResult]:
-  """Runs each of the settings into a folder of its mechanism's name.
+  """Runs each of the settings into a folder of its name.
 
   Args:
-    settings: What to run; their mechanisms are distinct.
-    output_dir: The folder to create; `comparison.csv` and `comparison.png` are
-      written beside the runs.
+    settings: What to run, by name, of `settings_of`.
+    output_dir: The folder to create; `comparison.csv`, `comparison.png` and
+      `report.html` are written beside the runs.
     progress: Whether to draw progress bars.
 
   Returns:
-    The results by mechanism.
+    The results by name.
 
   Raises:
     UsageError: As `training.train`.
@@ -49,22 +53,31 @@ def compare(
   """
   run_folder.check_absent(output_dir)
   results = {}
-  for one in settings:
+  for name, one in settings.items():
     if progress:
-      print(f'mechanism {one.mechanism}')
-    results[one.mechanism] = training.train(
-      one, output_dir / one.mechanism, progress
-    )
-  rows = [_row(name, result) for name, result in results.items()]
+      print(f'run {name}')
+    results[name] = training.train(one, output_dir / name, progress)
+  rows = [
+    (name, settings[name].mechanism, settings[name].theta, *_row(result))
+    for name, result in results.items()
+  ]
   files.write_csv(output_dir / TABLE, _COLUMNS, rows)
   _draw(output_dir, results)
+  report.write_comparison(
+    output_dir,
+    {
+      name: (result.statement, result.loss, result.accuracy)
+      for name, result in results.items()
+    },
+    TABLE,
+    PICTURE,
+  )
   return results
 
 
-def _row(name: str, result: training.TrainingResult) -> tuple:
+def _row(result: training.TrainingResult) -> tuple:
   statement = result.statement
   return (
-    name,
     statement.claimed_epsilon,
     statement.epsilon,
     statement.delta,
@@ -76,8 +89,9 @@ def _row(name: str, result: training.TrainingResult) -> tuple:
 
 def describe(results: Mapping[str, training.TrainingResult]) -> str:
   """The comparison as a table for a terminal."""
+  width = max(10, *map(len, results))
   lines = [
-    f'{"mechanism":10} {"claimed":>8} {"delivered":>10} {"guarantee":>12} '
+    f'{"run":{width}} {"claimed":>8} {"delivered":>10} {"guarantee":>12} '
     f'{"loss":>7} {"accuracy":>9}'
   ]
   for name, result in results.items():
@@ -90,7 +104,7 @@ def describe(results: Mapping[str, training.TrainingResult]) -> str:
       delivered += '*'
     verdict = 'holds' if statement.holds else 'none'
     lines.append(
-      f'{name:10} {claimed:>8} {delivered:>10} {verdict:>12} '
+      f'{name:{width}} {claimed:>8} {delivered:>10} {verdict:>12} '
       f'{result.loss:7.4f} {result.accuracy:9.4f}'
     )
   if any('*' in line for line in lines):
@@ -108,30 +122,30 @@ def _doubt(result: training.TrainingResult) -> str:
 def _draw(
   output_dir: pathlib.Path, results: Mapping[str, training.TrainingResult]
 ) -> None:
-  figure, axes = plt.subplots(1, 3, figsize=(13, 4))
+  figure, axes = plt.subplots(1, 3, figsize=(15, 4))
   panels = (
     ('test_loss', 'test loss'),
     ('test_accuracy', 'test accuracy'),
     ('delivered_epsilon', 'delivered epsilon, worst client'),
   )
-  for name, result in results.items():
+  styles = itertools.cycle(plots.STYLES)
+  for (name, result), style in zip(results.items(), styles, strict=False):
     path = output_dir / name / run_folder.METRICS
     with open(path, newline='', encoding='utf-8') as file:
       rows = list(csv.DictReader(file))
     rounds = [int(row['round']) for row in rows]
     labels = [name, name, name + _doubt(result)]
     for axis, (column, title), label in zip(axes, panels, labels, strict=True):
-      axis.plot(rounds, [float(row[column]) for row in rows], '.-', label=label)
+      axis.plot(
+        rounds, [float(row[column]) for row in rows], style, label=label
+      )
       axis.set(xlabel='round', ylabel=title)
       axis.xaxis.get_major_locator().set_params(integer=True)
   target = min(result.statement.target_epsilon for result in results.values())
-  axes[2].axhline(
-    target, color='black', linestyle='--', linewidth=1, label='target'
-  )
+  axes[2].axhline(target, color='black', linewidth=1, label='target')
   for axis in axes:
     axis.grid(alpha=0.3)
-  axes[1].legend()
-  axes[2].legend()
+  plots.legend_beside(axes[2])
   figure.suptitle(
     'What is claimed and what is delivered, at the same target epsilon'
   )
@@ -140,22 +154,38 @@ def _draw(
 
 
 def settings_of(
-  mechanisms: Sequence[str], values: Callable[[str], Mapping[str, Any]]
-) -> list[settings_lib.TrainingSettings]:
-  """The settings of several runs that differ in their mechanism.
+  mechanisms: Sequence[str],
+  thetas: Sequence[float],
+  values: Callable[[str], Mapping[str, Any]],
+) -> dict[str, settings_lib.TrainingSettings]:
+  """The settings of several runs that differ in their mechanism or theta.
 
   Args:
     mechanisms: Their names.
-    values: Of a name: the other settings.
+    thetas: Each mechanism whose noise they change is run with each of them.
+    values: Of a mechanism: the other settings.
+
+  Returns:
+    By name: the mechanism, and theta where there are several.
 
   Raises:
-    ValueError: If a setting is out of its range, or a mechanism comes twice.
+    ValueError: If a setting is out of its range, or a mechanism or theta comes
+      twice.
   """
-  if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
-    raise ValueError(
-      f'mechanisms must be distinct names, got {",".join(mechanisms)!r}'
-    )
-  return [
-    settings_lib.TrainingSettings.of_mechanism(mechanism, values(mechanism))
-    for mechanism in mechanisms
-  ]
+  for what, given in (('mechanisms', mechanisms), ('theta', thetas)):
+    if len(set(given)) != len(given) or not given:
+      raise ValueError(
+        f'{what} must be distinct, got {",".join(map(str, given))!r}'
+      )
+  settings: dict[str, settings_lib.TrainingSettings] = {}
+  for mechanism in mechanisms:
+    varies = MECHANISMS[mechanism].takes_schedule
+    for theta in thetas:
+      one = settings_lib.TrainingSettings.of_mechanism(
+        mechanism, {**values(mechanism), 'theta': theta}
+      )
+      if len(thetas) == 1 or not varies:
+        settings.setdefault(mechanism, one)
+      else:
+        settings[f'{mechanism}_theta_{theta:g}'] = one
+  return settings

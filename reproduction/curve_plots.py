@@ -94,7 +94,7 @@ def _draw_points(
     axis.set_xlabel(f'{_LABELS[column]} after {rounds} rounds')
     axis.set_yticks(range(len(curves)), list(curves))
     axis.grid(alpha=0.3)
-    if column == 'test_loss':
+    if column == 'test_loss' and not experiment.generated:
       losses = np.concatenate(_finite(means))
       # A run that went through the roof must not flatten the others.
       axis.set_xlim(
@@ -114,7 +114,7 @@ def _draw_curves(
     data_sets.setdefault(data_set, []).append(curve)
   shape = len(data_sets), len(experiment.columns)
   figure, axes = plt.subplots(
-    *shape, figsize=(6.5 * shape[1], 4.5 * shape[0]), squeeze=False
+    *shape, figsize=(6.5 * shape[1] + 2, 4.5 * shape[0]), squeeze=False
   )
   for row, names in zip(axes, data_sets.values(), strict=True):
     _draw_row(
@@ -146,14 +146,15 @@ def _draw_row(
     values = _finite([line.get_ydata() for line in axis.get_lines()])
     if column == 'test_loss':
       axis.set_yscale('log')
-      axis.set_ylim(*_loss_limits(values))
+      if not experiment.generated:
+        axis.set_ylim(*_loss_limits(values))
       axis.yaxis.set_major_formatter(ticker.FormatStrFormatter('%.2g'))
       axis.yaxis.set_minor_formatter(ticker.FormatStrFormatter('%.2g'))
-    elif column == 'test_accuracy':
+    elif column == 'test_accuracy' and not experiment.generated:
       axis.set_ylim(*_accuracy_limits(values))
     _name_what_is_outside(axis)
   if axes[-1].get_lines():
-    axes[-1].legend(fontsize='small')
+    plots.legend_beside(axes[-1])
 
 
 def _finite(curves: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -76,18 +76,20 @@ def draw(
   path: pathlib.Path,
 ) -> None:
   """Draws mean and range over the seeds, a panel for each data set."""
-  del experiment
-  draw_panels(by_curve, path)
+  draw_panels(by_curve, path, f'{experiment.name}: {experiment.title}')
 
 
 def draw_panels(
-  by_curve: Mapping[str, Sequence[Mapping[str, str]]], path: pathlib.Path
+  by_curve: Mapping[str, Sequence[Mapping[str, str]]],
+  path: pathlib.Path,
+  title: str = '',
 ) -> None:
   """The same, of the curves of any of these experiments.
 
   Args:
     by_curve: Label -> its points.
     path: The PNG to write, atomically.
+    title: One line above the picture, if any.
   """
   found = {
     frontier.parts(curve): _accuracies(rows)
@@ -111,6 +113,8 @@ def draw_panels(
     ncols=min(panels, 3),
     fontsize=8,
   )
+  if title:
+    figure.suptitle(title)
   lines = -(-len(handles) // min(panels, 3))
   figure.tight_layout(rect=(0, 0.05 * lines, 1, 1))
   plots.save_figure(figure, path)

@@ -326,7 +326,7 @@ def merge(
   for shard in shards:
     for row in read_points(shard / POINTS, experiment):
       rows[tuple(row[name] for name in _ROW_KEY)] = row
-  output_dir.mkdir(parents=True)
+  output_dir.mkdir(parents=True, exist_ok=True)
   _write_points(output_dir / POINTS, experiment, list(rows.values()))
   files.write_json(output_dir / SUMMARY, _sum_of_shards(shards))
   draw(experiment, output_dir)

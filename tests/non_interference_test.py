@@ -22,6 +22,7 @@ _UNITS = {
   'central': 'user',
 }
 _SMALL = {
+  'mechanism': 'paper',
   'users': two_worlds.USERS,
   'users_per_round': 2,
   'rounds': 3,

@@ -446,4 +446,5 @@ if __name__ == '__main__':
   _, change_, unit_, *flags_ = sys.argv
   with world(change_, unit_):
     sys.argv = [str(ROOT / 'binaries' / 'train.py'), *flags_]
+    sys.path.insert(0, str(ROOT / 'binaries'))
     runpy.run_path(sys.argv[0], run_name='__main__')

@@ -16,7 +16,10 @@ from tools import kills, run_outcome
 from tvdp_tf.privacy import ledger_audit
 from tvdp_tf.training import run_folder
 
-_SMALL = ('--users=4', '--users_per_round=2', '--local_steps=2')
+_SMALL = (
+  *('--mechanism=paper', '--users=4', '--users_per_round=2'),
+  '--local_steps=2',
+)
 _SEEDED = '--seed=7'
 _LONG = (*_SMALL, '--rounds=12')
 SHORT_ROUNDS = 4

@@ -95,6 +95,7 @@ class Ours(program_lib.Program):
     work = server.work
     settings = settings_lib.TrainingSettings(
       dataset='generated_mnist',
+      mechanism='paper',
       model=work.model,
       users=work.users,
       users_per_round=work.users_per_round,

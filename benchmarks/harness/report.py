@@ -160,7 +160,7 @@ def run(
   }
   absent = [c for c in chosen if c not in present]
   results = Results(settings, environment, absent)
-  output_dir.mkdir(parents=True)
+  output_dir.mkdir(parents=True, exist_ok=True)
   count = _turns(settings, len(present))
   with tqdm.tqdm(total=count, disable=not progress, unit='turn') as bar:
 

@@ -32,6 +32,7 @@ class Experiment:
       those that chose the learning rates are not among them.
     seeds: How many seeds its results rest on.
     smoke: What else is changed for a smoke test.
+    generated: Whether its data are generated, as a smoke test's.
   """
 
   name: str
@@ -46,3 +47,10 @@ class Experiment:
   test_part: str = 'reported'
   seeds: int = 3
   smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  generated: bool = False
+
+  def on_generated_data(self) -> 'Experiment':
+    """The same as a smoke test, whose results say what they are of."""
+    return dataclasses.replace(
+      self, title=f'{self.title} (generated data)', generated=True
+    )

@@ -157,11 +157,12 @@ class AuditTest(parameterized.TestCase):
     """The program as it is, but the noise of the clients is lost."""
     program = program_runner.ROOT / 'binaries' / 'attack.py'
     code = (
-      'import runpy, sys; from tvdp_tf import mechanisms;'
+      'import os, runpy, sys; from tvdp_tf import mechanisms;'
       'scale = mechanisms.GradientMechanism.noise_scale;'
       'mechanisms.GradientMechanism.noise_scale = '
       'lambda self, n, z: 1e-9 * scale(self, n, z);'
       f'sys.argv[0] = {str(program)!r};'
+      'sys.path[0] = os.path.dirname(sys.argv[0]);'
       "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     result = subprocess.run(
@@ -219,7 +220,7 @@ class AuditTest(parameterized.TestCase):
       '--audit --mechanism=gradient --calibration=printed',
       '--calibration must be one of exact, rdp, pld with mechanism gradient',
     ),
-    ('--audit --output_dir=.', "--output_dir must not exist yet, got '.'"),
+    ('--audit --output_dir=.', '--output_dir must not exist yet, or be'),
     ('--audit now', "expected only flags, got 'now'"),
     (
       '--audit --dataset=digits --mechanism=central',
@@ -246,7 +247,7 @@ class AuditTest(parameterized.TestCase):
     ('--membership --examples=1', '--examples must be an integer >= 2, got 1'),
     ('--membership --shadow_models=1', '--shadow_models must be an integer >='),
     ('--membership --trials=1', '--trials must be an integer >= 4, got 1'),
-    ('--membership --output_dir=.', "--output_dir must not exist yet, got '.'"),
+    ('--membership --output_dir=.', '--output_dir must not exist yet, or be'),
     (
       '--membership --examples=719',
       '--examples must be an integer from 1 to 718, got 719',

@@ -62,7 +62,9 @@ class FlagsTest(parameterized.TestCase):
     self.assertFalse(os.path.lexists(folder))
 
   def test_existing_folder(self):
-    result = benchmark(self.create_tempdir().full_path)
+    folder = self.create_tempdir()
+    folder.create_file('mine')
+    result = benchmark(folder.full_path)
     self.assertEqual(result.returncode, 2)
     self.assertIn('--output_dir must not exist yet', result.stderr)
 

@@ -20,7 +20,10 @@ class CompareTest(absltest.TestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertCountEqual(
       os.listdir(folder),
-      ['paper', 'gradient', 'none', 'comparison.csv', 'comparison.png'],
+      [
+        *('paper', 'gradient', 'none'),
+        *('comparison.csv', 'comparison.png', 'report.html'),
+      ],
     )
     with open(folder / 'comparison.csv', newline='') as file:
       rows = {row['mechanism']: row for row in csv.DictReader(file)}
@@ -42,11 +45,41 @@ class CompareTest(absltest.TestCase):
     self.assertStartsWith(picture, b'\x89PNG')
 
 
+class ThetaTest(absltest.TestCase):
+  def test_several(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'out')
+    result = program_runner.run(
+      'compare.py',
+      f'--output_dir={folder}',
+      '--mechanisms=gradient,none',
+      '--theta=0.9,1.1',
+      *('--rounds=2', '--local_steps=1', '--noprogress'),
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    with open(folder / 'comparison.csv', newline='') as file:
+      rows = {row['run']: row for row in csv.DictReader(file)}
+    self.assertEqual(
+      [(name, row['mechanism'], row['theta']) for name, row in rows.items()],
+      [
+        ('gradient_theta_0.9', 'gradient', '0.9'),
+        ('gradient_theta_1.1', 'gradient', '1.1'),
+        ('none', 'none', '0.9'),
+      ],
+    )
+    for name, row in rows.items():
+      config = json.loads((folder / name / 'config.json').read_text())
+      self.assertEqual(config['settings']['theta'], float(row['theta']))
+      self.assertIn(f'\n{name} ', result.stdout)
+
+
 class FlagsTest(parameterized.TestCase):
   @parameterized.parameters(
     ('--mechanisms=paper,magic', '--mechanisms must be some of', 'magic'),
     ('--mechanisms=paper,paper', '--mechanisms must be distinct', 'paper'),
     ('--theta=0', '--theta must be', '0.0'),
+    ('--theta=0.9,-1', '--theta must be', '-1.0'),
+    ('--theta=0.9,0.9', '--theta must be distinct', '0.9,0.9'),
+    ('--theta=0.9,x', '--theta must be numbers, comma-separated', '0.9,x'),
   )
   def test_one_line(self, flag, line, value):
     folder = self.create_tempdir().full_path + '/out'

@@ -24,8 +24,9 @@ def _loaded(cwd, *arguments):
   """Runs the program in `cwd`; the last line is the TensorFlow it loaded."""
   program = program_runner.command('plan.py')[-1]
   script = f"""
-import runpy, sys
+import os, runpy, sys
 sys.argv = ['plan.py', *{arguments!r}]
+sys.path[0] = os.path.dirname({program!r})
 try:
   runpy.run_path({program!r}, run_name='__main__')
 except SystemExit as end:
@@ -59,7 +60,19 @@ _FLAG_FILES = sorted((program_runner.ROOT / 'binaries/flags').glob('*.flags'))
 class PlanTest(PlanTestCase):
   def test_without_flags(self):
     folder = self._folder()
-    result = _run(cwd=folder)
+    result = _run('--noprogress', cwd=folder)
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    for expected in (
+      '2 C_g / n = 2 * 1.0 / 143 = 0.013986: PROVEN',
+      'Verdict: HOLDS\n',
+      'epsilon = 10 at delta = 0.0001 HOLDS.',
+    ):
+      self.assertIn(expected, result.stdout)
+    self.assertEmpty(list(folder.iterdir()))
+
+  def test_the_paper(self):
+    folder = self._folder()
+    result = _run('--mechanism=paper', '--delta=1e-3', cwd=folder)
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     for expected in (
       '2 C / n = 2 * 5.0 / 143 = 0.0699301: NOT PROVEN',
@@ -139,7 +152,11 @@ class PlanTest(PlanTestCase):
   @parameterized.parameters(
     ('--users=0', '--users must be an integer >= 1, got 0'),
     ('--users_per_round=101', '--users_per_round must be an integer from 1 to'),
-    ('--users=1438', '--users must be at most the number of training'),
+    (
+      '--mechanism=paper --users=1438',
+      '--users must be at most the number of training',
+    ),
+    ('--users must be at most the number of training',),
     ('--model=svm', '--model must be mlp or cnn for 10 classes'),
     ('--epsilon=0', '--epsilon must be a finite number > 0, got 0.0'),
     ('--epsilon=nan', '--epsilon must be a finite number > 0, got nan'),
@@ -175,8 +192,8 @@ class PlanTest(PlanTestCase):
       '--mechanism=gradient --users=7 --users_per_round=3',
       '--users_per_round must divide users with balanced participation, got 3',
     ),
-    ('--theta=1e-30 --rounds=1000', '--theta must leave the noise of all 1000'),
-    ('--output_dir=.', "--output_dir must not exist yet, got '.'"),
+    ('--theta=1e-30 --rounds=1000', '--theta must leave the noise of round'),
+    ('--output_dir=.', "--output_dir must not exist yet, or be empty, got '.'"),
     ('--estimate_contraction=no', '--estimate_contraction must be the folder'),
     ('--ledger=no', "--ledger must be a run's ledger file, got 'no'"),
     ('--ledger=.', "--ledger must be a run's ledger file, got '.'"),
@@ -209,13 +226,16 @@ class PlanTest(PlanTestCase):
   def test_files_agree_and_tensorflow_stays_out(self):
     folder = self._folder()
     result = _loaded(
-      folder, '--calibration=exact', '--epsilon=50', '--output_dir=new/plan'
+      folder,
+      *('--mechanism=paper', '--delta=1e-3', '--calibration=exact'),
+      *('--epsilon=50', '--output_dir=new/plan'),
     )
     self.assertEqual((result.returncode, result.stderr), (0, ''))
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
     self.assertEqual(os.listdir(folder / 'new'), ['plan'])
     self.assertCountEqual(
-      os.listdir(folder / 'new' / 'plan'), ['plan.json', 'plan.csv', 'plan.png']
+      os.listdir(folder / 'new' / 'plan'),
+      ['plan.json', 'plan.csv', 'plan.png', 'report.html'],
     )
     self._check_files(folder / 'new' / 'plan', result.stdout)
 
@@ -281,7 +301,11 @@ class PilotTest(PlanTestCase):
     self.assertEqual(result.stdout.splitlines()[-1], '[]')
     self.assertIn('  measured from metrics.csv\n', result.stdout)
     self.assertCountEqual(
-      os.listdir(out), ['plan.json', 'plan.csv', 'plan.png', 'contraction.png']
+      os.listdir(out),
+      [
+        *('plan.json', 'plan.csv', 'plan.png', 'contraction.png'),
+        'report.html',
+      ],
     )
     plan = json.loads((out / 'plan.json').read_text())
     low, high = plan['measured']['contraction_interval']

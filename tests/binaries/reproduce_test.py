@@ -201,6 +201,7 @@ class FlagsTest(parameterized.TestCase):
 
   def test_existing_folder(self):
     folder = self.create_tempdir().full_path
+    pathlib.Path(folder, 'mine').touch()
     result = reproduce(folder, '--experiment=fig7')
     self.assertEqual(result.returncode, 2)
     self.assertIn('--output_dir must not exist yet', result.stderr)

@@ -68,7 +68,15 @@ class ProgramTest(parameterized.TestCase):
     ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
     ('--calibration=x', 2, '--calibration must be one of printed, tight, '),
     ('--wat=1', 2, "Unknown command line flag 'wat'"),
+    ('--import=no_such', 2, '--import must name Python modules that can be'),
     ('word', 2, "expected only flags, got 'word'"),
+    (
+      '--flagfile=/',
+      2,
+      "--flagfile must be a file of flags, got '/': Is a dir",
+    ),
+    ('--flagfile=/nowhere', 2, "--flagfile must be a file of flags, got '/now"),
+    (f'--flagfile={sys.executable}', 2, '--flagfile must be a text file'),
   )
   def test_one_line_and_the_exit_code(self, argument, code, line):
     result = run(argument)

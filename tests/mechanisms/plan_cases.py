@@ -9,6 +9,7 @@ from tvdp_tf.training import federation
 from tvdp_tf.training import settings as settings_lib
 
 PAPER = {
+  'delta': 1e-3,
   'users': 100,
   'users_per_round': 10,
   'local_steps': 5,

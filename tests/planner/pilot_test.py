@@ -289,7 +289,10 @@ class MeasuredReportTest(PilotTestCase):
     planning_files.write(report, folder)
     self.assertCountEqual(
       [path.name for path in folder.iterdir()],
-      ['plan.json', 'plan.csv', 'plan.png', 'contraction.png'],
+      [
+        *('plan.json', 'plan.csv', 'plan.png', 'contraction.png'),
+        'report.html',
+      ],
     )
     self.assertEqual(
       (folder / 'contraction.png').read_bytes()[:8], b'\x89PNG\r\n\x1a\n'

@@ -3,6 +3,8 @@
 from tvdp_tf.planner import settings as planning_settings
 
 PAPER = {
+  'mechanism': 'paper',
+  'delta': 1e-3,
   'dataset': 'mnist',
   'users': 100,
   'users_per_round': 10,

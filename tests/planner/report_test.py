@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import pathlib
 from unittest import mock
 
@@ -291,7 +292,10 @@ class FilesTest(parameterized.TestCase):
   def test_of_any_mechanism(self, mechanism):
     folder = pathlib.Path(self.create_tempdir().full_path, 'plan')
     planning_files.write(_report(mechanism=mechanism), folder)
-    self.assertLen(list(folder.iterdir()), 3)
+    self.assertCountEqual(
+      os.listdir(folder),
+      ['plan.json', 'plan.csv', 'plan.png', 'report.html'],
+    )
 
 
 if __name__ == '__main__':

@@ -79,7 +79,7 @@ def _third_party(*roots: str) -> set[str]:
     if module.path.partition('/')[0] in roots
     for name in module.imports
   }
-  names -= sys.stdlib_module_names | {*import_graph.ROOTS, '_checkout'}
+  names -= sys.stdlib_module_names | {*import_graph.ROOTS, '_start'}
   distributions = metadata.packages_distributions()
   return {
     utils.canonicalize_name(distribution)

@@ -180,6 +180,8 @@ class DamagedTest(resume_cases.FolderTestCase):
     path = self.run_dir / run_folder.CONFIG
     config = json.loads(path.read_text())
     config['resolved']['examples_per_user'][0] += 1
+    # As if it had been written so: an edited one is refused before.
+    config['sha256'] = run_folder.digest(config).hex()
     path.write_text(json.dumps(config))
     with self.assertRaisesRegex(
       errors.UsageError, 'resume must find the examples_per_user as when'

@@ -21,7 +21,13 @@ from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
 # A run of a second or two.
-SMALL = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
+SMALL = {
+  'mechanism': 'paper',
+  'users': 4,
+  'users_per_round': 2,
+  'local_steps': 2,
+  'rounds': 3,
+}
 
 # (where it is, its name): what writes, and what computes a round.
 _STEPS = (

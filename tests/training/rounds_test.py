@@ -83,7 +83,7 @@ class BothRuntimesTest(parameterized.TestCase):
 
   def test_a_failed_run_closes_its_files(self):
     try:
-      self.train('tff', l2_norm_clip=1e30, rounds=1)
+      self.train('tff', mechanism='paper', l2_norm_clip=1e30, rounds=1)
     except errors.TrainingFailedError as error:
       # Here it still holds the frames of the run, and what is in them.
       self.assertIn('round 1 is nan', str(error))

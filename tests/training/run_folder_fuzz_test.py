@@ -46,7 +46,6 @@ class ConfigTest(parameterized.TestCase):
       },
     }
     run_folder.check_unchanged(self.run_dir, config, 'resolved', now)
-    run_folder.check_whole(self.run_dir, config)
     return config
 
   @mutations.quick(400)

@@ -49,6 +49,12 @@ def config(**changes):
   }
 
 
+def whole(**changes):
+  """A `config.json` with a digest that fits."""
+  changed = config(**changes)
+  return json.dumps({**changed, 'sha256': run_folder.digest(changed).hex()})
+
+
 class RunFolderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -73,6 +79,7 @@ class RunFolderTest(parameterized.TestCase):
       path = self.folder / kind
       if kind == 'folder':
         path.mkdir()
+        (path / 'mine').touch()
       elif kind == 'file':
         path.write_text('mine')
       else:
@@ -89,10 +96,10 @@ class RunFolderTest(parameterized.TestCase):
       '[1]',
       '\x00',
       '[' * 100_000,
-      json.dumps(config(settings=[])),
-      json.dumps(config(resolved={})),
+      whole(settings=[]),
+      whole(resolved={}),
       *(
-        json.dumps(config(resolved={**RESOLVED, name: wrong}))
+        whole(resolved={**RESOLVED, name: wrong})
         for name, wrong in (
           ('public_seed', -1),
           ('public_seed', 1.0),
@@ -162,19 +169,26 @@ class RunFolderTest(parameterized.TestCase):
         pathlib.Path('d'), then, 'resolved', {'sizes': (1, 3)}
       )
 
-  def test_edited_seed_of_the_data_is_told(self):
+  def test_edited_and_damaged_configuration_are_told_apart(self):
     run = self.folder / 'run'
     run_folder.create(run, config(), HEADER, RUN)
-    run_folder.check_whole(run, run_folder.read_config(run))
-    text = (run / 'config.json').read_text()
-    for edited in (
-      text.replace('"public_seed": 5', '"public_seed": 6'),
-      text.replace('sha256', 'sha'),
+    run_folder.read_config(run)
+    path = run / 'config.json'
+    written = path.read_bytes()
+    for content, told in (
+      (written.replace(b'"public_seed": 5', b'"public_seed": 6'), 'was edited'),
+      (written.replace(b'"theta": 0.9', b'"theta": 0.8'), 'was edited'),
+      (written.replace(b'sha256', b'sha'), 'was edited'),
+      (written[:-20], 'is damaged'),
+      (written.replace(b'theta', b'th\xffta'), 'is damaged'),
+      (b'', 'is damaged'),
     ):
-      self.assertNotEqual(edited, text)
-      (run / 'config.json').write_text(edited)
-      with self.assertRaisesRegex(errors.UsageError, 'its sha256 is another'):
-        run_folder.check_whole(run, run_folder.read_config(run))
+      self.assertNotEqual(content, written)
+      path.write_bytes(content)
+      with self.assertRaisesRegex(
+        errors.UsageError, f"got '{run}': config.json in it {told}"
+      ):
+        run_folder.config_to_resume(run, {**config()['settings'], 'theta': 0.8})
 
   def test_finished(self):
     run = self.folder / 'run'

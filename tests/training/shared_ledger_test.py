@@ -164,7 +164,7 @@ class CompanyTest(SharedTestCase):
       shutil.copy(path, self.folder)
 
   @parameterized.parameters(
-    ({'delta': 1e-4}, 'ledger must have delta 0.0001, as this run has, got'),
+    ({'delta': 1e-5}, 'ledger must have delta 1e-05, as this run has, got'),
     ({'users': 6}, 'ledger must have clients 6, as this run has, got 4'),
     ({'mechanism': 'paper'}, 'ledger must have enforced False'),
     (
@@ -372,10 +372,10 @@ class BestRunTest(resume_cases.FolderTestCase):
     with ledger_lib.PrivacyLedger.open(best / 'ledger.jsonl') as book:
       multipliers = [record.noise_multipliers[0] for record in book.charged]
     expected = privacy.best_of_runs_epsilon(
-      multipliers, 1e-3, 3.0, 1.0, 'poisson', 0.5
+      multipliers, 1e-4, 3.0, 1.0, 'poisson', 0.5
     )
     self.assertBetween(epsilon, expected, expected * (1 + 1e-3))
-    alone = privacy.delivered_epsilon(multipliers, 1e-3, 'rdp', 'poisson', 0.5)
+    alone = privacy.delivered_epsilon(multipliers, 1e-4, 'rdp', 'poisson', 0.5)
     self.assertLess(alone, 0.9 * epsilon)
     self.assertIn('secret number of runs', statement['assumptions'][0])
     self.assertIn('number of runs stays a secret', statement['assumptions'][1])

@@ -37,7 +37,12 @@ def train(folder: pathlib.Path, **kwargs):
     mock.patch.object(export, 'save_model'),
     mock.patch.object(plots, 'draw_training_curves'),
   ):
-    result = training.train(settings.TrainingSettings(**kwargs), folder)
+    result = training.train(
+      settings.TrainingSettings(
+        **{'mechanism': 'paper', 'delta': 1e-3, **kwargs}
+      ),
+      folder,
+    )
   return result, metrics(folder)
 
 
@@ -54,6 +59,18 @@ class SeedTest(parameterized.TestCase):
     ]
     self.assertEqual(losses[0], losses[1])
     self.assertLen(set(losses), 4)
+
+
+class FailedStartTest(absltest.TestCase):
+  def test_leaves_no_folder(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    runtime = mock.MagicMock()
+    runtime.__enter__.side_effect = errors.TvdpError('no worker')
+    with self.assertRaisesRegex(errors.TvdpError, 'no worker'):
+      training.train(
+        settings.TrainingSettings(), folder / 'run', runtime=runtime
+      )
+    self.assertEmpty([*folder.iterdir()])
 
 
 class TrainTest(resume_cases.FolderTestCase):
@@ -162,7 +179,9 @@ class TrainTest(resume_cases.FolderTestCase):
   def test_refuses_what_does_not_fit_the_data(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     with self.assertRaisesRegex(errors.UsageError, 'users must be at most'):
-      training.train(settings.TrainingSettings(users=1438), folder)
+      training.train(
+        settings.TrainingSettings(mechanism='paper', users=1438), folder
+      )
     self.assertFalse(folder.exists())
 
   def test_refuses_a_folder_that_cannot_be_made(self):
@@ -173,7 +192,9 @@ class TrainTest(resume_cases.FolderTestCase):
   def test_failed_run_counts_its_release(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     with self.assertRaisesRegex(errors.TrainingFailedError, 'round 1 is nan'):
-      training.train(settings.TrainingSettings(l2_norm_clip=1e30), folder)
+      training.train(
+        settings.TrainingSettings(mechanism='paper', l2_norm_clip=1e30), folder
+      )
     self.assertTrue((folder / run_folder.PRIVACY).exists())
     self.assertFalse((folder / run_folder.MODEL).exists())
 

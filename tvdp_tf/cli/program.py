@@ -2,36 +2,101 @@
 
 Exit codes: 0; 1 for a run that failed; 2 for wrong flags, before any work. What
 a user can mend is one line on the standard error. Who reads the output and goes
-away, as `head` does, ends the program without a word, with 1.
+away, as `head` does, ends the program without a word, with 1. Ctrl-C and
+SIGTERM end it in the same way, with 1 and one line.
 
 The log is absl's, on the standard error: warnings of this project, and errors
 of any library. `--verbosity=0` adds a line a round, `--verbosity=1` whatever
 the libraries have to say.
 """
 
+import contextlib
+import errno
+import importlib
 import logging as standard_logging
 import os
 import re
 import select
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from tvdp_tf import errors
 
+# Of a signal.
+_Handler = Callable[[int, FrameType | None], object]
+
+# What a disk has that takes no more.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _HELP_FLAGS = frozenset({'help', 'helpfull', 'helpshort', 'helpxml', '?', 'h'})
 
 
-def _exit(code: int, message: str) -> NoReturn:
+def _say(message: str) -> None:
   program = os.path.basename(sys.argv[0])
   print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+
+
+def _exit(code: int, message: str) -> NoReturn:
+  # Once more Ctrl-C must not disturb the end.
+  for signal_number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signal_number, signal.SIG_IGN)
+  _say(message)
   sys.exit(code)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+  """Has SIGTERM do what Ctrl-C does, to which asyncio listens, too."""
+  del signal_number, frame
+  if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # In the background.
+    raise KeyboardInterrupt
+  signal.raise_signal(signal.SIGINT)
+
+
+def _quit(signal_number: int, frame: FrameType | None) -> NoReturn:
+  """Ends at once, where nothing has begun."""
+  del signal_number, frame
+  _say('interrupted')
+  os._exit(1)
+
+
+def _handle(on_interrupt: _Handler, on_terminate: _Handler) -> None:
+  """Sets what Ctrl-C and SIGTERM do; Ctrl-C may be ignored by the shell."""
+  if threading.current_thread() is not threading.main_thread():
+    return
+  if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, on_interrupt)
+  signal.signal(signal.SIGTERM, on_terminate)
+
+
+def end_at_once() -> None:
+  """Has Ctrl-C and SIGTERM end the process in one line, until `run`."""
+  _handle(_quit, _quit)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+  """Within it Ctrl-C and SIGTERM end the process in one line.
+
+  For imports that take seconds: some libraries take an interrupt of their own
+  imports for a missing module, go on, and fail in many lines.
+  """
+  end_at_once()
+  try:
+    yield
+  finally:
+    _handle(signal.default_int_handler, _interrupt)
 
 
 def _explain(error: flags.Error) -> str:
   """Says which value a flag was given and what it allows."""
+  if isinstance(error, flags.CantOpenFlagFileError):
+    reason, _, path = str(error).partition('] ')[2].partition(': ')
+    return f'--flagfile must be a file of flags, got {path}: {reason}'
   match = re.match(r'flag --(\w+)=(.*?): ', str(error), re.DOTALL)
   if isinstance(error, flags.IllegalFlagValueError) and match:
     name, value = match.groups()
@@ -45,11 +110,27 @@ def _explain(error: flags.Error) -> str:
   return str(error)
 
 
+def _import_own(names: Sequence[str]) -> None:
+  """Imports modules of the user's, of the current folder or installed."""
+  sys.path.insert(1, os.getcwd())
+  for name in names:
+    try:
+      importlib.import_module(name)
+    except Exception as error:  # Of any kind: it is the module's own code.
+      _exit(
+        2,
+        '--import must name Python modules that can be imported, got '
+        f'{name!r}: {type(error).__name__}: {error}',
+      )
+
+
 def _parse(argv: Sequence[str]) -> None:
   try:
     rest = flags.FLAGS(argv)
   except flags.Error as error:
     _exit(2, _explain(error))
+  except UnicodeDecodeError:
+    _exit(2, '--flagfile must be a text file, a flag a line')
   except SystemExit:
     # absl ends a request for help with 1.
     asked = {argument.lstrip('-').split('=')[0] for argument in argv[1:]}
@@ -73,15 +154,23 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
 
 def _execute(main: Callable[[], None]) -> NoReturn:
   _parse(sys.argv)
+  if flags.FLAGS['import'].value:
+    with importing():
+      _import_own(flags.FLAGS['import'].value)
   try:
     main()
   except errors.UsageError as error:
     _exit(2, f'--{error}')
   except errors.TvdpError as error:
     _exit(1, str(error))
-  except KeyboardInterrupt:
-    _exit(1, 'interrupted')
   sys.exit(0)
+
+
+def _drop(descriptors: Iterable[int]) -> None:
+  """Drops what is still to be written: Python flushes once more at its end."""
+  with open(os.devnull, 'w', encoding='utf-8') as devnull:
+    for descriptor in descriptors:
+      os.dup2(devnull.fileno(), descriptor)
 
 
 def _end_unheard() -> None:
@@ -94,13 +183,20 @@ def _end_unheard() -> None:
   for stream in streams:
     poll.register(stream, 0)
   broken = {where for where, event in poll.poll(0) if event & select.POLLERR}
-  if not broken:
+  if broken:
+    _drop(broken)
+    sys.exit(1)
+
+
+def _end_unwritten() -> None:
+  """Exits if what this program prints cannot be written, to a full disk."""
+  if not sys.stdout:
     return
-  # Python flushes them once more at its end.
-  with open(os.devnull, 'w', encoding='utf-8') as devnull:
-    for descriptor in broken:
-      os.dup2(devnull.fileno(), descriptor)
-  sys.exit(1)
+  try:
+    print(flush=True)
+  except OSError as error:
+    _drop([sys.stdout.fileno()])
+    _exit(1, f'the standard output cannot be written: {error.strerror}')
 
 
 def run(main: Callable[[], None]) -> NoReturn:
@@ -110,9 +206,15 @@ def run(main: Callable[[], None]) -> NoReturn:
   inside of that (a callback then sets up its context before TensorFlow 2's
   behaviour is switched on), and programs import it late, after their flags.
   """
+  _handle(signal.default_int_handler, _interrupt)
   # TensorFlow's start-up log; read when it is imported, inherited by workers.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   app.define_help_flags()
+  flags.DEFINE_list(
+    'import',
+    [],
+    'Python modules to import first, of the classes of a --model=keras:PATH.',
+  )
   logging.use_absl_handler()
   logging.get_absl_handler().addFilter(_is_wanted)
   # absl's flags let the user ask for more.
@@ -124,6 +226,12 @@ def run(main: Callable[[], None]) -> NoReturn:
       if sys.stdout:
         sys.stdout.flush()  # Here, where its failure can be told.
       raise
+  except KeyboardInterrupt as error:
+    _exit(1, str(error) or 'interrupted')
   except BrokenPipeError:
     _end_unheard()
+    raise
+  except OSError as error:
+    if error.errno in _FULL:
+      _end_unwritten()
     raise

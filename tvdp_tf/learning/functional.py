@@ -177,6 +177,17 @@ class FunctionalModel:
         'model must have no losses of its own (such as weight regularisation): '
         f'put them in the loss of its ModelSpec, got {len(model.losses)}'
       )
+    try:
+      inputs, outputs = len(model.inputs), len(model.outputs)
+    except (AttributeError, TypeError) as error:
+      raise ValueError(
+        'model must be built of keras.Input, so that its shapes are known: '
+        'tf.keras.Model(inputs, model(inputs)) is, of any model'
+      ) from error
+    if (inputs, outputs) != (1, 1):
+      raise ValueError(
+        f'model must have one input and one output, got {inputs} and {outputs}'
+      )
     self.keras_model = model
     self.initial_weights = [w.numpy() for w in model.trainable_weights]
     self.features_spec = tf.TensorSpec(model.input_shape, model.inputs[0].dtype)

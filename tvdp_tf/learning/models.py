@@ -1,8 +1,9 @@
 """The paper's models as Keras models, with their losses.
 
 A model of your own is a file that Keras saved, `keras:PATH.keras`; like any
-program, only from somebody you trust. It must have no non-trainable weights,
-and give scores before any softmax:
+program, only from somebody you trust. It must have one input and one output, no
+non-trainable weights, and give scores before any softmax; a module with classes
+of its own is named by `--import`:
 
   my_model.save('mine.keras')
   settings = TrainingSettings(model='keras:mine.keras')
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tvdp_tf.learning import model_sizes
+from tvdp_tf.learning import model_files, model_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,27 +216,16 @@ def find(name: str) -> ModelSpec:
       f'model must be one of {", ".join(MODELS)} or {_FILE}PATH of a .keras '
       f'file, got {name!r}'
     )
-  outputs = _load(path).output_shape[-1]
+  outputs = model_files.load(path).output_shape[-1]
   loss = HingeLoss() if outputs == 1 else _cross_entropy()
   return ModelSpec(name, functools.partial(_from_file, path), loss)
-
-
-def _load(path: pathlib.Path) -> tf.keras.Model:
-  try:
-    return tf.keras.models.load_model(path, compile=False, safe_mode=True)
-  # Keras fails with anything from OSError to KeyError.
-  except Exception as error:
-    raise ValueError(
-      f'model must be a file that Keras saved, got {str(path)!r}: '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-    ) from error
 
 
 def _from_file(
   path: pathlib.Path, input_shape: Sequence[int], num_classes: int, seed: int
 ) -> tf.keras.Model:
   del seed  # The weights are those of the file.
-  model = _load(path)
+  model = model_files.load(path)
   outputs = (
     1 if num_classes == 2 and model.output_shape[-1] == 1 else num_classes
   )

@@ -11,7 +11,18 @@ from matplotlib import ticker
 
 from tvdp_tf.output import files
 
-__all__ = ['draw_training_curves', 'plt', 'save_figure', 'ticker']
+__all__ = [
+  'STYLES',
+  'draw_training_curves',
+  'legend_beside',
+  'plt',
+  'save_figure',
+  'ticker',
+]
+
+
+# Of curves that are told apart in black and white.
+STYLES = ('o-', 's--', '^:', 'v-.', 'D-', 'x--')
 
 
 def draw_training_curves(
@@ -43,6 +54,11 @@ def draw_training_curves(
   figure.suptitle(title)
   figure.tight_layout()
   save_figure(figure, picture_path)
+
+
+def legend_beside(axis) -> None:
+  """Puts the legend to the right of a panel, where it covers no curve."""
+  axis.legend(fontsize='small', loc='center left', bbox_to_anchor=(1.02, 0.5))
 
 
 def save_figure(figure, picture_path: pathlib.Path) -> None:

@@ -1,22 +1,20 @@
-"""A plan as files: `plan.json`, `plan.csv` and `plan.png`.
+"""A plan as files: `plan.json`, `plan.csv`, `plan.png` and `report.html`.
 
 With a pilot also `contraction.png`, its loss curve and the fit.
 """
 
 import csv
 import dataclasses
+import itertools
 import json
 import pathlib
 
-import matplotlib
-
-matplotlib.use('Agg')  # No screen is needed.
-
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib import ticker
 
 from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import plots
+from tvdp_tf.output import report as output_report
+from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import report as planning_report
@@ -49,8 +47,33 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
     _write_json(report, folder / JSON)
     _write_csv(report, folder / CSV)
     _draw(report, folder / PICTURE)
+    pictures = {
+      PICTURE: 'The convergence bound against the number of rounds, a curve for'
+      ' each theta; the best plan and the one asked for are in the table above.'
+    }
     if report.pilot is not None:
       _draw_pilot(report.pilot, folder / PILOT_PICTURE)
+      pictures[PILOT_PICTURE] = (
+        "The pilot's test loss against the rounds, and what was fitted to it."
+      )
+    output_report.write_plan(
+      folder,
+      report.statement,
+      report.settings.to_json_dict(),
+      [
+        output_report.Number(f'{name}: {what}', f'{value:.6g}')
+        for name, point in (
+          ('Best', report.optimal),
+          ('As asked', report.asked.asked),
+        )
+        for what, value in (
+          ('theta', point.theta),
+          ('rounds', point.rounds),
+          ('bound of the gap to the optimum', point.bound),
+        )
+      ],
+      pictures,
+    )
 
 
 def _write_json(report, path: pathlib.Path) -> None:
@@ -90,15 +113,16 @@ def _footer(report) -> str:
 
 def _draw(report, path: pathlib.Path) -> None:
   optimal, asked = report.optimal, report.asked.asked
-  figure, axis = plt.subplots(figsize=(9, 6))
-  for plan in report.plans:
+  figure, axis = plt.subplots(figsize=(12, 6))
+  styles = itertools.cycle(plots.STYLES)
+  for plan, style in zip(report.plans, styles, strict=False):
     theta = plan.asked.theta
     points = [point for point in report.curve if point.theta == theta]
     axis.plot(
       [point.rounds for point in points],
       [point.bound for point in points],
-      marker='.',
-      linestyle='--' if theta > 1 else '-',
+      style,
+      markersize=4,
       linewidth=2.5 if theta == optimal.theta else 1.5,
       label=f'theta = {theta:.4g}: best M = {plan.best.rounds}',
     )
@@ -127,7 +151,7 @@ def _draw(report, path: pathlib.Path) -> None:
   axis.set_ylabel('bound of F(w(M)) - F* (log scale)')
   axis.grid(alpha=0.3, which='both')
   axis.set_title(_title(report), fontsize=11)
-  axis.legend(fontsize=9)
+  plots.legend_beside(axis)
   figure.text(0.5, 0.01, _footer(report), ha='center', fontsize=8, color='0.35')
   figure.tight_layout(rect=(0, 0.06, 1, 1))
   _save(figure, path)

@@ -24,7 +24,7 @@ from absl import logging
 from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.federated import server_optimizer
 from tvdp_tf.learning import evaluation, functional
-from tvdp_tf.output import disk_errors, plots
+from tvdp_tf.output import disk_errors, plots, report
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   checkpoints,
@@ -38,6 +38,9 @@ from tvdp_tf.training import (
 from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import selection as selection_lib
+
+# Of whom the report shows what each has spent: a millisecond each.
+_MOST_CLIENTS = 1000
 
 
 class TrainingRun:
@@ -280,7 +283,7 @@ class TrainingRun:
     return self._statement
 
   def write_results(self, finished: bool) -> privacy.PrivacyStatement | None:
-    """Writes the picture and the statement on all that was released.
+    """Writes picture, report and statement on all that was released.
 
     Args:
       finished: Whether the run has come to its end.
@@ -307,6 +310,16 @@ class TrainingRun:
         self._output_dir / run_folder.CURVES,
         f'{self._settings.dataset}, {self._settings.model}, mechanism '
         f'{self._settings.mechanism}, {self._settings.noise_words}',
+      )
+      report.write_run(
+        self._output_dir,
+        statement,
+        rounds=len(self._plan.history),
+        finished=finished,
+        epsilons=self._ledger.epsilons().tolist()
+        if self._ledger.header.clients <= _MOST_CLIENTS
+        else [],
+        target=self._ledger.header.target_epsilon,
       )
       if finished:  # Last what says so.
         run_folder.write_privacy(self._output_dir, words, finished)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tvdp_tf import _validate, errors
-from tvdp_tf.output import files
+from tvdp_tf.output import files, report
 from tvdp_tf.output import folder as output_folder
 from tvdp_tf.privacy import ledger
 
@@ -30,6 +30,7 @@ CURVES = 'curves.png'
 CHECKPOINTS = 'checkpoints'
 MODEL = 'model'
 LEDGER = 'ledger.jsonl'
+REPORT = report.REPORT
 TENSORBOARD = 'tensorboard'
 # The first columns, in this order; further ones follow.
 METRICS_COLUMNS = (
@@ -47,11 +48,12 @@ _RUN_ID = re.compile('[0-9a-f]{32}')
 # What may lead out of the folder, were it a link.
 _OWN = re.compile(
   r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
-  r'|checkpoints|model|tensorboard)'
+  r'|report\.html|checkpoints|model|tensorboard)'
 )
 # What a write that was killed leaves: ours, then those of TFF's managers.
 _LEFTOVER = re.compile(
-  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|model)\.[0-9]+'
+  r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|report\.html|model)'
+  r'\.[0-9]+'
   r'|metrics\.csv_temp[0-9]+'
 )
 _LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
@@ -144,13 +146,19 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
   Raises:
     UsageError: If the folder is not that of a run, or has links or pipes
-      in it.
+      in it; or the file was damaged, or edited: with another seed or id the
+      ledger's clients would not be those of the run.
   """
   try:
     _refuse_what_misleads(path)
-    config = files.read_json(path / CONFIG)
+    config = _parsed(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
       raise ValueError(f'no {CONFIG} of a run in it')
+    if config.get(_DIGEST) != digest(config).hex():
+      raise ValueError(
+        f'{CONFIG} in it was edited after the run began, its {_DIGEST} is '
+        'another: undo that, and give settings as flags'
+      )
     resolved = config['resolved']
     for name in ('public_seed', 'partition_seed'):
       _validate.integer(name, resolved.get(name), 0, 2**63 - 1)
@@ -167,6 +175,20 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       f'{str(error)[:200]}'
     ) from error
   return config
+
+
+def _parsed(path: pathlib.Path) -> dict[str, Any]:
+  """The object in `config.json`."""
+  try:
+    config = json.loads(path.read_text(encoding='utf-8'))
+  except OSError as error:
+    raise ValueError(f'no {CONFIG} of a run in it') from error
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f'{CONFIG} in it is damaged, it is not JSON any more: put a copy of it '
+      f'back ({error})'
+    ) from error
+  return config if isinstance(config, dict) else {}
 
 
 def _refuse_what_misleads(path: pathlib.Path) -> None:
@@ -237,23 +259,6 @@ def config_to_resume(
   return config
 
 
-def check_whole(path: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Checks `read_config` against the digest that was written with it.
-
-  To be called after `check_unchanged`, which tells what has changed. This finds
-  a change of the seeds and the run's id, which only the file knows: with others
-  the ledger's clients would not be those of the run.
-
-  Raises:
-    UsageError: If it was edited or damaged.
-  """
-  if config.get(_DIGEST) != digest(config).hex():
-    raise errors.UsageError(
-      f'resume must find {CONFIG} as when the run in {str(path)!r} began, but '
-      f'its {_DIGEST} is another'
-    )
-
-
 def is_finished(path: pathlib.Path) -> bool:
   """Whether the run in the folder has come to its end."""
   return files.read_json(path / PRIVACY).get(_FINISHED) is True
@@ -267,11 +272,12 @@ def write_privacy(
 
 
 def remove_privacy(path: pathlib.Path) -> None:
-  """Removes `privacy.json`, before there are releases that it does not count.
+  """Removes statement and report, before there is what they do not count.
 
   None is better than a wrong one, should the run be killed.
   """
-  (path / PRIVACY).unlink(missing_ok=True)
+  for name in (PRIVACY, REPORT):
+    (path / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(path: pathlib.Path) -> None:

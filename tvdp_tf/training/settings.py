@@ -32,7 +32,7 @@ DEVICES = ('auto', 'cpu', 'gpu')
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-  """One run of Algorithm 1; the defaults train the embedded digits.
+  """One run; the defaults train the embedded digits, under a guarantee.
 
   Attributes:
     dataset: Name of the data set (`tvdp_tf.learning.datasets`).
@@ -92,10 +92,10 @@ class TrainingSettings:
   users_per_round: int = 5
   split: str = 'iid'
   dirichlet_concentration: float = 0.5
-  mechanism: Any = 'paper'  # Given as a class it is the name from then on.
+  mechanism: Any = 'gradient'  # Given as a class it is the name from then on.
   participation: str = ''
   epsilon: float = 10.0
-  delta: float = 1e-3
+  delta: float = 1e-4
   adjacency: str = ''
   theta: float = 0.95
   schedule: Any = ()  # Given as a function it is the list from then on.

@@ -7,7 +7,8 @@ import hashlib
 import importlib.metadata
 import pathlib
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -306,8 +307,23 @@ def _gone_on(
   run_folder.check_unchanged(
     output_dir, config, 'resolved', start.config['resolved']
   )
-  run_folder.check_whole(output_dir, config)
   return start
+
+
+@contextlib.contextmanager
+def _removed_if_nothing_follows(
+  output_dir: pathlib.Path, ledger: pathlib.Path
+) -> Iterator[None]:
+  """Removes the folder of a run that fails before its ledger has a release."""
+  size = ledger.stat().st_size
+  try:
+    yield
+  except BaseException:
+    # The file alone counts: what is in memory may be behind it.
+    with contextlib.suppress(OSError):
+      if ledger.stat().st_size == size:
+        shutil.rmtree(output_dir)
+    raise
 
 
 def train(
@@ -367,14 +383,20 @@ def train(
     start = _gone_on(settings, ledger, output_dir, config, progress)
   else:
     start = _begun(settings, ledger, output_dir, selection, progress)
+  ledger_path = (
+    output_dir / run_folder.LEDGER if ledger is None else ledger.path
+  )
   with (
     run_folder.locked(output_dir),
     ledger_lib.PrivacyLedger.open(
-      output_dir / run_folder.LEDGER if ledger is None else ledger.path,
+      ledger_path,
       start.header,
       start.on_record,
       shared=ledger is not None,
     ) as book,
+    contextlib.nullcontext()
+    if resume
+    else _removed_if_nothing_follows(output_dir, ledger_path),
     runtime,
   ):
     with disk_errors.one_line(output_dir):

@@ -157,7 +157,7 @@ class LossTest(absltest.TestCase):
 
   def test_the_only_one_is_restarted(self):
     workers = remote_workers.start(self, 1)
-    with _on(workers):
+    with self.assertLogs('absl', 'WARNING') as log, _on(workers):
       call = self._call(1, 1.0)
       remote_workers.wait_until(workers[0].begun)
       workers[0].kill()
@@ -165,6 +165,11 @@ class LossTest(absltest.TestCase):
       workers[0].start()
       self.assertEqual(call()[0], 1)
       self.assertEqual(workers[0].begun(), [0, 0])
+    self.assertRegex(
+      log.output[-1],
+      'no worker is left: one is waited for, for .* s at most, until it '
+      f'answers again; Ctrl-C ends the wait .{workers[0].target}: ',
+    )
 
   def test_restarted_between_two_rounds(self):
     workers = remote_workers.start(self, 1)

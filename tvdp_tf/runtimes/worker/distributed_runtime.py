@@ -225,6 +225,7 @@ class RemoteContext(tff.framework.SyncContext):
     """The first worker that is there, from the preferred one on."""
     workers = [*self._workers[preferred:], *self._workers[:preferred]]
     deadline = time.monotonic() + self._timeout_s
+    said = False
     while True:
       if self._closed:
         raise WorkerError('the remote runtime is closed')
@@ -234,6 +235,14 @@ class RemoteContext(tff.framework.SyncContext):
         return min(there, key=lambda worker: tries[worker])
       if not left or time.monotonic() > deadline:
         raise self._nobody()
+      if not said and self.lost_workers:
+        said = True
+        logging.warning(
+          'no worker is left: one is waited for, for %g s at most, until it '
+          'answers again; Ctrl-C ends the wait (%s)',
+          self._timeout_s,
+          '; '.join(f'{w}: {why}' for w, why in self.lost_workers.items()),
+        )
       time.sleep(_POLL_INTERVAL_S)
 
   def close(self) -> None:
