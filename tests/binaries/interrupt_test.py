@@ -76,6 +76,10 @@ class TrainingTest(parameterized.TestCase):
       audit = ledger_audit.audit(folder / 'ledger.jsonl')
       self.assertEqual(statement['rounds'], audit.rounds)
       self.assertTrue((folder / 'curves.png').is_file())
+      report = (folder / 'report.html').read_text()
+      self.assertIn(
+        f'The run is NOT FINISHED: {audit.rounds} rounds have been', report
+      )
 
   def test_before_the_first_release_nothing_is_left(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
@@ -87,7 +91,10 @@ class TrainingTest(parameterized.TestCase):
       '--insecure_workers',
     )
     _wait_for(folder.exists)
-    process.send_signal(signal.SIGTERM)
+    # More than once: code of a library that is called back swallows one.
+    while process.poll() is None:
+      process.send_signal(signal.SIGTERM)
+      time.sleep(3.0)
     error = process.communicate(timeout=60)[1]
     self.assertEqual(process.returncode, 1)
     self.assertEqual(
@@ -124,13 +131,11 @@ class ImportTest(parameterized.TestCase):
           continue
         process.send_signal(number)
         break
-      said = [
-        line
-        for line in process.stderr
-        if 'error' in line and line.startswith('train.py')
-      ]
+      rest = process.stderr.read()
     self.assertEqual(process.returncode, 1)
-    self.assertEqual(said, ['train.py: error: interrupted\n'])
+    # It may be in the midst of a line of Python's.
+    self.assertEqual(rest.count('train.py: error: interrupted\n'), 1)
+    self.assertNotIn('Traceback', rest)
     self.assertEmpty(os.listdir(folder))
 
 

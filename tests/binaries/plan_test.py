@@ -395,6 +395,8 @@ class LedgerTest(PlanTestCase):
     # What was found is told all the same.
     self.assertEqual(result.stdout.count('ABOVE the target'), 4)
     self.assertTrue((folder / 'audit' / 'ledger_audit.csv').is_file())
+    report = (folder / 'audit' / 'report.html').read_text()
+    self.assertIn('<strong>DOES NOT HOLD</strong>', report)
 
   def test_seeded_run_is_not_endorsed(self):
     folder = self._folder()

@@ -126,10 +126,13 @@ class OneRunTest(absltest.TestCase):
   def test_further_metrics(self):
     for row in self.rows:
       self.assertEqual((row['participants'], row['dropped']), ('5', '0'))
-      self.assertGreater(float(row['signal_to_noise']), 0)
+      # It is an estimate, cut off at 0, where late updates are mostly noise.
+      self.assertGreaterEqual(float(row['signal_to_noise']), 0)
       self.assertEqual(
         float(row['remaining_budget']), 10 - float(row['delivered_epsilon'])
       )
+
+    self.assertGreater(float(self.rows[0]['signal_to_noise']), 0)
 
   def test_finished_run_is_not_resumed(self):
     before = {

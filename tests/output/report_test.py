@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 
 from absl.testing import absltest, parameterized
 
@@ -135,6 +136,17 @@ def comparison(folder: pathlib.Path) -> str:
   return (folder / 'report.html').read_text()
 
 
+def audit(folder: pathlib.Path) -> str:
+  sources = ('ledger_audit.csv', 'ledger_runs.csv')
+  for name in sources:
+    (folder / name).touch()
+  report.write_audit(
+    *(folder, 'HOLDS', _HOSTILE, [report.Number('Target epsilon', '1')]),
+    *([1.0, 0.5], 1.0, sources),
+  )
+  return (folder / 'report.html').read_text()
+
+
 class ReportTestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -142,7 +154,7 @@ class ReportTestCase(parameterized.TestCase):
 
 
 class StructureTest(ReportTestCase):
-  @parameterized.parameters(run, plan, comparison)
+  @parameterized.parameters(run, plan, comparison, audit)
   def test_of_every_page(self, write):
     text = write(self.folder)
     page = Page(text)
@@ -199,7 +211,8 @@ class StructureTest(ReportTestCase):
     self.assertIn('stroke-dasharray', charts[0])
 
   def test_text_is_escaped(self):
-    for write in (run, plan):
+    writers: list[Callable[..., str]] = [run, plan, audit]
+    for write in writers:
       folder = self.folder / write.__name__
       folder.mkdir()
       text = write(folder)

@@ -67,7 +67,7 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     planning_ledger.write(self.audit(), folder)
     self.assertEqual(
       sorted(path.name for path in folder.iterdir()),
-      ['ledger_audit.csv', 'ledger_runs.csv'],
+      ['ledger_audit.csv', 'ledger_runs.csv', 'report.html'],
     )
     with open(folder / 'ledger_audit.csv', newline='') as file:
       rows = list(csv.DictReader(file))

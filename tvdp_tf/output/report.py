@@ -133,12 +133,14 @@ def _doubt(statement: privacy.PrivacyStatement) -> str:
   return ', if the sensitivity held that it rests on, which does not'
 
 
-def _budget(epsilons: Sequence[float], target: float, shared: bool) -> str:
+def _budget(
+  epsilons: Sequence[float], target: float, source: str | None
+) -> str:
   """What each client has spent; a shared ledger is in no run's folder."""
   title = 'Budget by client'
   where = html_page.paragraph(
     'In all runs that share the ledger, which is not in this folder.'
-    if shared
+    if source is None
     else 'By the ledger, which rounds up.'
   )
   if not len(epsilons):
@@ -160,7 +162,9 @@ def _budget(epsilons: Sequence[float], target: float, shared: bool) -> str:
     )
 
   def sourced(words: str) -> str:
-    return html_page.text(words) if shared else html_page.link(_LEDGER, words)
+    if source is None:
+      return html_page.text(words)
+    return html_page.link(source, words)
 
   return html_page.section(
     title,
@@ -170,7 +174,7 @@ def _budget(epsilons: Sequence[float], target: float, shared: bool) -> str:
       finite,
       target,
       ('clients', 'the limit'),
-      '' if shared else html_page.link(_LEDGER),
+      '' if source is None else html_page.link(source),
     ),
     html_page.table(
       'Epsilon spent',
@@ -293,7 +297,7 @@ def write_run(
         _STATEMENT,
       ),
     ),
-    _budget(epsilons, target, shared),
+    _budget(epsilons, target, None if shared else _LEDGER),
     _curves(folder / _METRICS),
     html_page.section(
       'Settings', _settings('As the run began', settings, _CONFIG)
@@ -430,6 +434,44 @@ def write_comparison(
     ),
     html_page.section(
       'Sources', html_page.items(map(html_page.link, (table, picture)))
+    ),
+  )
+  files.write_text(folder / REPORT, content)
+
+
+def write_audit(
+  folder: pathlib.Path,
+  verdict: str,
+  reason: str,
+  numbers: Sequence[Number],
+  epsilons: Sequence[float],
+  target: float,
+  sources: tuple[str, str],
+) -> None:
+  """Writes the report of a ledger's audit, beside its files.
+
+  Args:
+    folder: The audit's.
+    verdict: HOLDS or DOES NOT HOLD, in the words of `statement.verdict`.
+    reason: Why, in a sentence.
+    numbers: Of the clients together.
+    epsilons: What each client has spent.
+    target: What each may spend, inf for no limit.
+    sources: Names of the tables of the clients and of the runs, in the folder.
+
+  Raises:
+    OSError: If it cannot be written.
+  """
+  clients, _ = sources
+  content = html_page.page(
+    'Audit of a privacy ledger',
+    html_page.verdict(verdict, f'Why: {reason}.'),
+    html_page.section(
+      'What the ledger proves', _numbers('All runs', numbers, clients)
+    ),
+    _budget(epsilons, target, clients),
+    html_page.section(
+      'Sources', html_page.items(html_page.link(name) for name in sources)
     ),
   )
   files.write_text(folder / REPORT, content)

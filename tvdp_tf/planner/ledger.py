@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import report as output_report
 from tvdp_tf.output import terminal
 from tvdp_tf.privacy import ledger, ledger_audit
+from tvdp_tf.privacy import statement as statement_lib
 
 CSV = 'ledger_audit.csv'
 RUNS_CSV = 'ledger_runs.csv'
@@ -159,6 +161,23 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
         ]
         for share in audit.runs
       ],
+    )
+    said = verdict(audit)
+    header, number = audit.header, statement_lib.format_epsilon
+    output_report.write_audit(
+      folder,
+      statement_lib.verdict(said.holds, audit.worth[1]),
+      said.reason,
+      [
+        output_report.Number('Target epsilon', number(target)),
+        output_report.Number('Target delta', f'{header.delta!r}'),
+        output_report.Number('Worst client', number(audit.worst_epsilon)),
+        output_report.Number('Median client', number(audit.median_epsilon)),
+        output_report.Number('Clients', str(header.clients)),
+      ],
+      audit.epsilons.tolist(),
+      target,
+      (CSV, RUNS_CSV),
     )
 
 
