@@ -258,9 +258,6 @@ def _archive(path: pathlib.Path) -> dict[str, bytes]:
   return content
 
 
-# Functions are numbered as they come, in whatever thread.
-
-
 def files(folder: pathlib.Path) -> dict[str, Any]:
   """What the files of a run's folder say, but for the times; by name."""
   found: dict[str, Any] = {}

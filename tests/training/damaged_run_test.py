@@ -10,7 +10,6 @@ import tempfile
 from unittest import mock
 
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
@@ -18,6 +17,7 @@ from tools import run_outcome
 from tvdp_tf import errors
 from tvdp_tf.privacy import ledger, ledger_audit
 from tvdp_tf.training import export, run_folder, tensor_files
+from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import train as training
 
 _ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -184,8 +184,8 @@ class DamagedTest(resume_cases.FolderTestCase):
   @parameterized.parameters(
     (ledger.PrivacyLedger, 'record', ledger.LedgerError('x: no space')),
     (tensor_files.TensorFilesManager, 'save', _ENOSPC),
-    (tff.program.CSVFileReleaseManager, 'release', _TF_ENOSPC),
-    (tff.program.TensorBoardReleaseManager, 'release', _TF_ENOSPC),
+    (round_metrics.files, 'write_text', _ENOSPC),
+    (tf.summary.experimental, 'write_raw_pb', _TF_ENOSPC),
     (export, 'save_model', _TF_ENOSPC),
     (run_folder, 'write_privacy', _ENOSPC),
   )

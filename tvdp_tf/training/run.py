@@ -240,7 +240,7 @@ class TrainingRun:
       )
     row[round_metrics.LOSS] = self.loss
     row[round_metrics.ACCURACY] = self.accuracy
-    await self._releaser.release(number, row)
+    self._releaser.release(number, row)
 
   async def _finish(self, state: Any) -> None:
     await self._settle()
