@@ -24,7 +24,7 @@ from absl import logging
 from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.federated import server_optimizer
 from tvdp_tf.learning import evaluation, functional
-from tvdp_tf.output import disk_errors, plots
+from tvdp_tf.output import disk_errors
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   checkpoints,
@@ -292,6 +292,9 @@ class TrainingRun:
     """
     if not self._plan.history and not self._recorder.unrepeated:
       return None
+    # Matplotlib is not needed before: rounds need not wait for its import.
+    from tvdp_tf.output import plots  # noqa: PLC0415
+
     statement = self._final_statement()
     words = {
       **statement.to_json_dict(),
