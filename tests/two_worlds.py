@@ -33,7 +33,6 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 import tqdm
-from tensorflow.core.protobuf import saved_model_pb2
 
 from tvdp_tf import errors
 from tvdp_tf.learning import datasets, evaluation, noise, partitions
@@ -259,21 +258,6 @@ def _archive(path: pathlib.Path) -> dict[str, bytes]:
   return content
 
 
-# Functions are numbered as they come, in whatever thread.
-_NUMBER = re.compile(r'(?<=_)\d+"')
-
-
-def _graphs(path: pathlib.Path) -> list[str]:
-  """The lines of a SavedModel's text; functions stand in any order in it."""
-  if path.name == 'fingerprint.pb':  # Hashes of the others.
-    return []
-  model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-  return sorted(
-    _NUMBER.sub('"', line) if '"__inference_' in line else line
-    for line in str(model).splitlines()
-  )
-
-
 def files(folder: pathlib.Path) -> dict[str, Any]:
   """What the files of a run's folder say, but for the times; by name."""
   found: dict[str, Any] = {}
@@ -285,8 +269,6 @@ def files(folder: pathlib.Path) -> dict[str, Any]:
       found[f'{path.parent.name}/events'] = _events(path)
     elif path.suffix == '.keras':
       found.update({f'{name}/{k}': v for k, v in _archive(path).items()})
-    elif 'checkpoints' in name and path.suffix == '.pb':
-      found[name] = _graphs(path)
     else:
       found[name] = path.read_bytes()
   return found

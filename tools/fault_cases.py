@@ -10,7 +10,6 @@ from tools import fault_suite
 from tvdp_tf.training import run_folder
 
 _NEWEST = f'checkpoints/round_{fault_suite.SHORT_ROUNDS}'
-_DATA = 'variables/variables.data-00000-of-00001'
 _CANNOT = r'checkpoint \S* cannot be used and is renamed'
 _AGAIN = 'starts at round 1'
 _NO_CONFIG = 'must be the folder of a run to resume'
@@ -71,8 +70,9 @@ def _set_in_config(part: str, name: str, value: object) -> _Do:
 def _leftovers(run: pathlib.Path) -> None:
   for name in (f'{_NEWEST}1_temp1234', '.model.77'):
     (run / name).mkdir()
-    (run / name / 'saved_model.pb').write_bytes(b'half')
-  (run / f'{run_folder.METRICS}_temp9').write_bytes(b'half')
+    (run / name / 'file').write_bytes(b'half')
+  for name in (f'{run_folder.METRICS}_temp9', 'checkpoints/.round_9.7'):
+    (run / name).write_bytes(b'half')
 
 
 def _put_back(run: pathlib.Path) -> None:
@@ -98,23 +98,15 @@ def _of_folders(original: pathlib.Path) -> list[fault_suite.Fault]:
   return [
     fault(
       f'{checkpoint} is cut short',
-      _change(f'{_NEWEST}/{_DATA}', lambda c: c[: len(c) // 2]),
+      _change(_NEWEST, lambda c: c[: len(c) // 2]),
       _CANNOT,
     ),
+    fault(f'{checkpoint} has a flipped bit', _change(_NEWEST, _flip), _CANNOT),
+    fault(f'{checkpoint} is empty', _change(_NEWEST, lambda c: b''), _CANNOT),
+    fault(f'{checkpoint} is an empty folder', _empty_folder(_NEWEST), _CANNOT),
     fault(
-      f'{checkpoint} has a flipped bit',
-      _change(f'{_NEWEST}/{_DATA}', _flip),
-      _CANNOT,
-    ),
-    fault(f'{checkpoint} is empty', _empty_folder(_NEWEST), _CANNOT),
-    fault(
-      f'{checkpoint} has no saved_model.pb',
-      _remove(f'{_NEWEST}/saved_model.pb'),
-      _CANNOT,
-    ),
-    fault(
-      f'{checkpoint} has an empty index',
-      _change(f'{_NEWEST}/variables/variables.index', lambda c: b''),
+      f'{checkpoint} has something after its end',
+      _change(_NEWEST, lambda c: c + b'x'),
       _CANNOT,
     ),
     fault(f'{checkpoint} is missing', _remove(_NEWEST)),
@@ -122,7 +114,7 @@ def _of_folders(original: pathlib.Path) -> list[fault_suite.Fault]:
       'both checkpoints are cut short',
       _all(
         *(
-          _change(f'checkpoints/round_{m}/{_DATA}', lambda c: c[:100])
+          _change(f'checkpoints/round_{m}', lambda c: c[:100])
           for m in (fault_suite.SHORT_ROUNDS - 1, fault_suite.SHORT_ROUNDS)
         )
       ),

@@ -156,7 +156,6 @@ class PlanTest(PlanTestCase):
       '--mechanism=paper --users=1438',
       '--users must be at most the number of training',
     ),
-    ('--users must be at most the number of training',),
     ('--model=svm', '--model must be mlp or cnn for 10 classes'),
     ('--epsilon=0', '--epsilon must be a finite number > 0, got 0.0'),
     ('--epsilon=nan', '--epsilon must be a finite number > 0, got nan'),

@@ -1,10 +1,13 @@
 import dataclasses
+import socket
+import time
 import types
 from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests import mutations
 from tvdp_tf import errors
 from tvdp_tf.learning import aligned, datasets, partitions
 
@@ -42,6 +45,27 @@ class UnavailableTest(parameterized.TestCase):
       errors.DatasetUnavailableError, 'mnist is not in .*file'
     ):
       datasets.load('mnist', blocker)
+
+  def test_without_a_network_it_is_told_at_once_and_fails_soon(self):
+    folder = self.create_tempdir().full_path
+    started = time.monotonic()
+    with (
+      mock.patch.object(
+        socket, 'getaddrinfo', side_effect=socket.gaierror(-2, 'not known')
+      ),
+      self.assertLogs('absl', 'WARNING') as logs,
+      self.assertRaisesRegex(
+        errors.DatasetUnavailableError,
+        'could not be downloaded.*ConnectionError',
+      ) as caught,
+    ):
+      datasets.load('mnist', folder)
+    # TFDS and TensorFlow may be imported here.
+    self.assertLess(time.monotonic() - started, 60)
+    self.assertTrue(mutations.is_one_line(caught.exception))
+    self.assertIn(
+      f'mnist is not in {folder}: downloads it', '\n'.join(logs.output)
+    )
 
 
 class OwnTest(parameterized.TestCase):

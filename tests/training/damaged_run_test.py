@@ -10,14 +10,14 @@ import tempfile
 from unittest import mock
 
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
 from tools import run_outcome
 from tvdp_tf import errors
 from tvdp_tf.privacy import ledger, ledger_audit
-from tvdp_tf.training import export, run_folder
+from tvdp_tf.training import export, run_folder, tensor_files
+from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import train as training
 
 _ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -27,33 +27,26 @@ _TF_ENOSPC = tf.errors.ResourceExhaustedError(
 
 
 def _truncate(path):
-  data = path / 'variables/variables.data-00000-of-00001'
-  data.write_bytes(data.read_bytes()[:-100])
+  path.write_bytes(path.read_bytes()[:-100])
 
 
 def _flip(path):
-  data = path / 'variables/variables.data-00000-of-00001'
-  content = bytearray(data.read_bytes())
+  content = bytearray(path.read_bytes())
   content[100] ^= 1
-  data.write_bytes(content)
+  path.write_bytes(content)
 
 
 def _empty(path):
-  shutil.rmtree(path)
+  path.write_bytes(b'')
+
+
+def _folder(path):
+  path.unlink()
   path.mkdir()
 
 
-def _no_graph(path):
-  (path / 'saved_model.pb').unlink()
-
-
-def _no_index(path):
-  (path / 'variables/variables.index').write_bytes(b'')
-
-
 def _older(path):
-  shutil.rmtree(path)
-  shutil.copytree(path.with_name('round_2'), path)
+  shutil.copy(path.with_name('round_2'), path)
 
 
 class DamagedTest(resume_cases.FolderTestCase):
@@ -74,7 +67,7 @@ class DamagedTest(resume_cases.FolderTestCase):
     shutil.copytree(self.original / 'run', self.run_dir)
 
   @parameterized.parameters(
-    (_truncate,), (_flip,), (_empty,), (_no_graph,), (_no_index,), (_older,)
+    (_truncate,), (_flip,), (_empty,), (_folder,), (_older,)
   )
   def test_falls_back_to_the_one_before(self, damage):
     resume_cases.unfinish(self.run_dir, completed=3)
@@ -95,8 +88,7 @@ class DamagedTest(resume_cases.FolderTestCase):
     other = self.folder / 'other'
     training.train(dataclasses.replace(self.settings, seed=4), other)
     resume_cases.unfinish(self.run_dir, completed=3)
-    shutil.rmtree(self.run_dir / 'checkpoints/round_3')
-    shutil.copytree(
+    shutil.copy(
       other / 'checkpoints/round_3', self.run_dir / 'checkpoints/round_3'
     )
     with self.assertLogs('absl', 'WARNING') as logs:
@@ -150,7 +142,10 @@ class DamagedTest(resume_cases.FolderTestCase):
     for name in ('checkpoints/round_3_temp1234', '.model.77', 'mine'):
       (self.run_dir / name).mkdir()
       (self.run_dir / name / 'file').touch()
-    for name in ('metrics.csv_temp1', '.privacy.json.5', '.curves.png.7'):
+    for name in (
+      *('metrics.csv_temp1', '.privacy.json.5', '.curves.png.7'),
+      'checkpoints/.round_3.99',
+    ):
       (self.run_dir / name).touch()
     training.train(self.settings, self.run_dir, resume=True)
     self.assertCountEqual(
@@ -190,9 +185,9 @@ class DamagedTest(resume_cases.FolderTestCase):
 
   @parameterized.parameters(
     (ledger.PrivacyLedger, 'record', ledger.LedgerError('x: no space')),
-    (tff.program.FileProgramStateManager, 'save', _TF_ENOSPC),
-    (tff.program.CSVFileReleaseManager, 'release', _TF_ENOSPC),
-    (tff.program.TensorBoardReleaseManager, 'release', _TF_ENOSPC),
+    (tensor_files.TensorFilesManager, 'save', _ENOSPC),
+    (round_metrics.files, 'write_text', _ENOSPC),
+    (tf.summary.experimental, 'write_raw_pb', _TF_ENOSPC),
     (export, 'save_model', _TF_ENOSPC),
     (run_folder, 'write_privacy', _ENOSPC),
   )

@@ -1,10 +1,10 @@
-import asyncio
 import collections
 import csv
 import math
 import pathlib
 
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
@@ -164,7 +164,7 @@ class RowsTest(absltest.TestCase):
       releaser = round_metrics.Releaser(folder, rows[:start])
       for number in range(start, 3):
         with self.assertLogs('absl', 'INFO') as logs:
-          asyncio.run(releaser.release(number + 1, rows[number]))
+          releaser.release(number + 1, rows[number])
         self.assertIn(
           f'round={number + 1} noise_stddev=0.1 test_loss=', logs.output[-1]
         )
@@ -174,7 +174,21 @@ class RowsTest(absltest.TestCase):
     self.assertEqual([row['round'] for row in read], ['1', '2', '3'])
     self.assertEqual(float(read[1]['test_loss']), 1e-17)
     self.assertEqual(tuple(read[0])[:6], run_folder.METRICS_COLUMNS)
-    self.assertNotEmpty(list(folder.glob('tensorboard/*tfevents*')))
+    seen = {}
+    for path in folder.glob('tensorboard/*tfevents*'):
+      for record in tf.data.TFRecordDataset(str(path)):
+        event = tf.compat.v1.Event.FromString(record.numpy())
+        for value in event.summary.value:
+          self.assertEqual(value.metadata.plugin_data.plugin_name, 'scalars')
+          seen[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    self.assertEqual(
+      seen,
+      {
+        (name, number): float(np.float32(value))
+        for number, row in enumerate(rows, start=1)
+        for name, value in row.items()
+      },
+    )
 
 
 if __name__ == '__main__':

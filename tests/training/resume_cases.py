@@ -158,7 +158,7 @@ def unfinish(run: pathlib.Path, completed: int) -> None:
   shutil.rmtree(run / run_folder.MODEL)
   for path in (run / run_folder.CHECKPOINTS).iterdir():
     if int(path.name.removeprefix('round_')) > completed:
-      shutil.rmtree(path)
+      path.unlink()
 
 
 class FolderTestCase(parameterized.TestCase):

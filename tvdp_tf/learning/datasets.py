@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from tvdp_tf import _validate, errors
 from tvdp_tf.learning import aligned
 
 _DIGITS_TEST_EXAMPLES = 360
+# After each failure of the network, two seconds in all.
+_DOWNLOAD_RETRIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +147,17 @@ def _read_tfds(
 ) -> tuple[Any, Any, int]:
   """(train, test) as arrays by column, and the number of classes."""
   import tensorflow_datasets as tfds  # noqa: PLC0415
+  from tensorflow_datasets.core.download import downloader  # noqa: PLC0415
 
   tfds.disable_progress_bar()
+  folder = data_dir or 'the default TFDS folder'
   try:
     builder = make_builder(data_dir=data_dir)
-    builder.download_and_prepare()
+    if not builder.is_prepared():
+      logging.warning('data set %s is not in %s: downloads it', name, folder)
+      # Without a network its ten, ever later ones end after minutes.
+      downloader.MAX_RETRIES = _DOWNLOAD_RETRIES
+      builder.download_and_prepare()
     train, test = (
       tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
       for split in ('train', 'test')
@@ -156,8 +165,8 @@ def _read_tfds(
   # TFDS fails with anything from OSError to AssertionError.
   except Exception as error:
     raise errors.DatasetUnavailableError(
-      f'data set {name} is not in {data_dir or "the default TFDS folder"} and '
-      f'could not be downloaded and prepared there: '
+      f'data set {name} is not in {folder} and could not be downloaded and '
+      f'prepared there: '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
   return train, test, builder.info.features['label'].num_classes

@@ -17,7 +17,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced(
-  path: pathlib.Path, beside: pathlib.Path | None = None
+  path: pathlib.Path,
+  beside: pathlib.Path | None = None,
+  lasting: bool = True,
 ) -> Iterator[pathlib.Path]:
   """Writes a file or a folder beside its place, and renames it at the end.
 
@@ -28,6 +30,7 @@ def replaced(
     path: The place.
     beside: The folder to write it in, on the same disk; by default that of
       `path`.
+    lasting: Whether it is to outlast a crash of the machine, too.
 
   Yields:
     Where to write it: `.<name>.<process>`.
@@ -38,10 +41,11 @@ def replaced(
   temporary = (beside or path.parent) / f'.{path.name}.{os.getpid()}'
   try:
     yield temporary
-    if temporary.is_file():
+    if lasting and temporary.is_file():
       sync(temporary)
     os.replace(temporary, path)
-    sync(path.parent)
+    if lasting:
+      sync(path.parent)
   finally:
     if temporary.is_dir():
       shutil.rmtree(temporary, ignore_errors=True)
@@ -58,9 +62,15 @@ def sync(path: pathlib.Path) -> None:
     os.close(descriptor)
 
 
-def write_text(path: pathlib.Path, text: str) -> None:
-  """Writes a text file, in UTF-8, with the ends of lines as they are."""
-  with replaced(path) as temporary:
+def write_text(path: pathlib.Path, text: str, lasting: bool = True) -> None:
+  """Writes a text file, in UTF-8, with the ends of lines as they are.
+
+  Args:
+    path: The place.
+    text: What to write.
+    lasting: As of `replaced`.
+  """
+  with replaced(path, lasting=lasting) as temporary:
     temporary.write_text(text, encoding='utf-8', newline='')
 
 

@@ -1,28 +1,22 @@
 """The state of a run on the disk, and its recovery after a kill.
 
-A checkpoint is written by TFF's `FileProgramStateManager`: a SavedModel that
-appears under its name complete, or not at all. Only its variables are read
-back, with their checksums; the graph in it is never executed. A checkpoint that
-cannot be used is set aside, and the one before takes its place.
+A checkpoint is a file of tensors (`tensor_files`) that is on the disk, whole,
+before the next round begins. One that cannot be used is set aside, and the one
+before takes its place.
 """
 
-import collections
-import contextlib
 import io
 import pathlib
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl import logging
 
 from tvdp_tf.output import disk_errors
+from tvdp_tf.training import saved_model_checkpoints, tensor_files
 
-_PREFIX = 'round_'
-_VARIABLE = re.compile(r'_value/(\w+)/\.ATTRIBUTES/VARIABLE_VALUE')
 # Damaged ones are told by their checksums, but for the disk's worst case.
 _KEPT = 2
 
@@ -45,6 +39,22 @@ class Loaded(NamedTuple):
   host: Any
 
 
+class _Saved(NamedTuple):
+  """What is in a file.
+
+  Attributes:
+    digest: Of the run's configuration, uint8 [32].
+    completed: The number of rounds completed.
+    state: The tensors of the learning process's state.
+    host: What else was saved, as an archive of NumPy's, uint8 [bytes].
+  """
+
+  digest: Any
+  completed: Any
+  state: Any
+  host: Any
+
+
 class Checkpoints:
   """The checkpoints of one run, the last two of them."""
 
@@ -64,9 +74,7 @@ class Checkpoints:
     self._like = [np.asarray(leaf) for leaf in tf.nest.flatten(initial_state)]
     self._digest = np.frombuffer(digest, np.uint8)
     with disk_errors.one_line(folder):
-      self._manager = tff.program.FileProgramStateManager(
-        folder, prefix=_PREFIX, keep_total=_KEPT, keep_first=False
-      )
+      self._manager = tensor_files.TensorFilesManager(folder, _KEPT)
 
   async def save(
     self, completed: int, state: State, host: Mapping[str, np.ndarray]
@@ -82,17 +90,18 @@ class Checkpoints:
       NotWrittenError: If it cannot be written.
     """
     leaves = tf.nest.flatten(state)
-    values = collections.OrderedDict(
-      digest=self._digest, completed=np.int64(completed)
-    )
-    for i, (leaf, like) in enumerate(zip(leaves, self._like, strict=True)):
-      # The host may have put a Python number in the place of a float64.
-      values[f'state_{i}'] = np.asarray(leaf, like.dtype)
     archive = io.BytesIO()
     np.savez(archive, **host)
-    # One text, not arrays: some grow with the rounds, and TensorFlow keeps a
-    # quarter of a megabyte for every shape that it has ever seen.
-    values['host'] = np.array(archive.getvalue(), object)
+    values = _Saved(
+      self._digest,
+      np.int64(completed),
+      # The host may have put a Python number in the place of a float64.
+      [
+        np.asarray(leaf, like.dtype)
+        for leaf, like in zip(leaves, self._like, strict=True)
+      ],
+      np.frombuffer(archive.getbuffer(), np.uint8),
+    )
     with disk_errors.one_line(self._folder):
       await self._manager.save(values, completed)
 
@@ -111,9 +120,9 @@ class Checkpoints:
     Raises:
       NotWrittenError: If a damaged one cannot be set aside.
     """
-    for version, path in sorted(self._versions(), reverse=True):
+    for version, path in reversed(self._manager.paths()):
       try:
-        return self._read(path, version, parse)
+        return await self._read(path, version, parse)
       except Exception as error:  # A damaged file may cause any.
         reason = ' '.join(str(error).split())[:200] or type(error).__name__
       aside = path.with_name(f'{path.name}.unusable')
@@ -124,40 +133,28 @@ class Checkpoints:
         reason,
       )
       with disk_errors.one_line(self._folder):
-        tf.io.gfile.rename(str(path), str(_unused(aside)))
+        path.rename(_unused(aside))
     return None
 
-  def _versions(self) -> Iterator[tuple[int, pathlib.Path]]:
-    """All that TFF's manager takes for a checkpoint: `round_007` is one."""
-    for path in self._folder.glob(f'{_PREFIX}*'):
-      with contextlib.suppress(ValueError):
-        yield int(path.name.removeprefix(_PREFIX)), path
-
-  def _read(
+  async def _read(
     self,
     path: pathlib.Path,
     version: int,
     parse: Callable[[int, Mapping[str, np.ndarray]], _T],
   ) -> Loaded:
-    if path.name != f'{_PREFIX}{version}':
+    if path != self._manager.path(version):
       raise ValueError('its name is not that of a checkpoint')
-    # Removing an old checkpoint takes this file first or later: it is whole
-    # only with it.
-    if not (path / 'saved_model.pb').stat().st_size:
-      raise ValueError('its saved_model.pb is empty')
-    reader = tf.train.load_checkpoint(str(path / 'variables' / 'variables'))
-    values = {}
-    for name in reader.get_variable_to_shape_map():
-      value = reader.get_tensor(name)  # All: a whole file it is.
-      if match := _VARIABLE.fullmatch(name):
-        values[match[1]] = value
-    if not np.array_equal(values['digest'], self._digest):
+    if path.is_dir():
+      saved = _Saved(*saved_model_checkpoints.read(path, len(self._like)))
+    else:
+      structure = _Saved(0, 0, [0] * len(self._like), 0)
+      saved = await self._manager.load(version, structure)
+    if not np.array_equal(saved.digest, self._digest):
       raise ValueError('it is of another run or configuration')
-    if values['completed'] != version:
-      raise ValueError(f'it is that of round {values["completed"]}')
+    if saved.completed != version:
+      raise ValueError(f'it is that of round {saved.completed}')
     leaves = []
-    for i, like in enumerate(self._like):
-      leaf = np.asarray(values[f'state_{i}'])
+    for leaf, like in zip(saved.state, self._like, strict=True):
       # A text is of another dtype in NumPy for every length.
       if leaf.shape != like.shape or (
         tf.as_dtype(leaf.dtype) != tf.as_dtype(like.dtype)
@@ -167,7 +164,7 @@ class Checkpoints:
           f'{like.dtype}{list(like.shape)}'
         )
       leaves.append(leaf.astype(like.dtype))
-    with np.load(io.BytesIO(values['host']), allow_pickle=False) as archive:
+    with np.load(io.BytesIO(saved.host), allow_pickle=False) as archive:
       host = dict(archive)
     return Loaded(
       version,

@@ -32,8 +32,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
+import tensorflow as tf
 from absl import logging
+from tensorboard.compat.proto import summary_pb2
+from tensorboard.plugins.scalar import summary_v2 as scalar_summary
 
 from tvdp_tf import mechanisms
 from tvdp_tf.output import disk_errors, files
@@ -44,6 +46,7 @@ Row = collections.OrderedDict[str, Any]
 LOSS = 'test_loss'
 ACCURACY = 'test_accuracy'
 _KEY = run_folder.METRICS_COLUMNS[0]
+_END = '\r\n'
 
 
 def signal_to_noise(
@@ -149,37 +152,46 @@ class Releaser:
     Raises:
       NotWrittenError: If a file cannot be written.
     """
-    path = output_dir / run_folder.METRICS
-    with disk_errors.one_line(path):
-      files.write_text(path, _csv(released))
-      csv_manager = tff.program.CSVFileReleaseManager(
-        path,
-        # Each release rewrites the file and renames it: never half a line.
-        save_mode=tff.program.CSVSaveMode.WRITE,
-        key_fieldname=_KEY,
-      )
-    tensorboard = output_dir / run_folder.TENSORBOARD
-    with disk_errors.one_line(tensorboard):
-      tensorboard_manager = tff.program.TensorBoardReleaseManager(
-        str(tensorboard)
-      )
-    self._managers = [(path, csv_manager), (tensorboard, tensorboard_manager)]
+    self._csv = output_dir / run_folder.METRICS
+    self._text = _csv_text(released)
+    with disk_errors.one_line(self._csv):
+      files.write_text(self._csv, self._text)
+    self._tensorboard = output_dir / run_folder.TENSORBOARD
+    with disk_errors.one_line(self._tensorboard):
+      self._events = tf.summary.create_file_writer(str(self._tensorboard))
 
-  async def release(self, round_number: int, values: Row) -> None:
+  def release(self, round_number: int, values: Row) -> None:
     """Releases a row.
 
     Raises:
       NotWrittenError: If a file cannot be written.
     """
-    for path, manager in self._managers:
-      with disk_errors.one_line(path):
-        await manager.release(values, round_number)
+    table = _csv_text([values], first=round_number)
+    header, _, line = table.partition(_END)
+    # The rows before, as they are: what a release takes must not grow. Of no
+    # rows the header lacks the further columns.
+    self._text = (self._text if round_number > 1 else header + _END) + line
+    with disk_errors.one_line(self._csv):
+      # Renamed: never half a line. A checkpoint has it, too: not synced.
+      files.write_text(self._csv, self._text, lasting=False)
+    with disk_errors.one_line(self._tensorboard):
+      self._write_events(round_number, values)
     text = ' '.join(f'{name}={value:.6g}' for name, value in values.items())
     logging.info('round=%d %s', round_number, text)
 
+  def _write_events(self, round_number: int, values: Row) -> None:
+    """All scalars at once: an operation for each takes ten times as long."""
+    summary = summary_pb2.Summary()
+    for name, value in values.items():
+      summary.MergeFrom(scalar_summary.scalar_pb(name, value))
+    with self._events.as_default():
+      tf.summary.experimental.write_raw_pb(
+        summary.SerializeToString(), step=round_number
+      )
 
-def _csv(released: Sequence[Row]) -> str:
-  """The text that TFF's manager would have written."""
+
+def _csv_text(released: Sequence[Row], first: int = 1) -> str:
+  """The table of these rows, of the rounds from `first` on."""
   others = (
     released[0].keys() - {*run_folder.METRICS_COLUMNS} if released else ()
   )
@@ -188,7 +200,7 @@ def _csv(released: Sequence[Row]) -> str:
     [_KEY, *names],
     (
       [round_number, *(values[name] for name in names)]
-      for round_number, values in enumerate(released, start=1)
+      for round_number, values in enumerate(released, start=first)
     ),
-    end='\r\n',
+    end=_END,
   )

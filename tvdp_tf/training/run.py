@@ -24,7 +24,7 @@ from absl import logging
 from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.federated import server_optimizer
 from tvdp_tf.learning import evaluation, functional
-from tvdp_tf.output import disk_errors, plots, report
+from tvdp_tf.output import disk_errors, report
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   checkpoints,
@@ -243,7 +243,7 @@ class TrainingRun:
       )
     row[round_metrics.LOSS] = self.loss
     row[round_metrics.ACCURACY] = self.accuracy
-    await self._releaser.release(number, row)
+    self._releaser.release(number, row)
 
   async def _finish(self, state: Any) -> None:
     await self._settle()
@@ -296,6 +296,9 @@ class TrainingRun:
     """
     if not self._plan.history and not self._recorder.unrepeated:
       return None
+    # Matplotlib is not needed before: rounds need not wait for its import.
+    from tvdp_tf.output import plots  # noqa: PLC0415
+
     statement = self._final_statement()
     words = {
       **statement.to_json_dict(),

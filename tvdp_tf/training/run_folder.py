@@ -56,7 +56,7 @@ _LEFTOVER = re.compile(
   r'\.[0-9]+'
   r'|metrics\.csv_temp[0-9]+'
 )
-_LEFTOVER_CHECKPOINT = re.compile(r'.*_temp[0-9]+')
+_LEFTOVER_CHECKPOINT = re.compile(r'\.round_[0-9]+\.[0-9]+|.*_temp[0-9]+')
 
 
 def check_absent(path: pathlib.Path) -> None:
@@ -194,8 +194,8 @@ def _parsed(path: pathlib.Path) -> dict[str, Any]:
 def _refuse_what_misleads(path: pathlib.Path) -> None:
   """Refuses links and pipes among the run's files.
 
-  TensorFlow empties folders that links in an old checkpoint lead to, and who
-  reads from a pipe waits for a writer.
+  What an old checkpoint's folder holds is removed some day, and who reads from
+  a pipe waits for a writer.
   """
   try:
     own = [entry for entry in path.iterdir() if _OWN.fullmatch(entry.name)]
