@@ -14,7 +14,7 @@ import tvdp_tf
 NAMES = (
   *('GeometricSchedule', 'Mechanism', 'PlanSettings', 'PrivacyLedger'),
   *('TrainingSettings', 'audit_ledger', 'calibrate', 'central_noise'),
-  *('check_nesting', 'compiled_runtime', 'delivered_epsilon'),
+  *('check_nesting', 'compiled_runtime', 'delivered_epsilon', 'fit'),
   *('functional_model', 'local_noise', 'local_runtime', 'plan', 'train'),
   'withheld_metrics',
 )

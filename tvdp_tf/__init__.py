@@ -2,6 +2,7 @@
 
 What users need is here; everything else is in the sub-packages.
 
+  fit        `fit` trains a Keras model of yours on data of yours
   train      `TrainingSettings` describe a run, `train` runs it into a folder
   plan       `plan` says what a run would cost; `PlanSettings` have what its
              prediction rests on, too
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     delivered_epsilon,
   )
   from tvdp_tf.runtimes import compiled_runtime, local_runtime
+  from tvdp_tf.training.fit import fit
   from tvdp_tf.training.settings import TrainingSettings
   from tvdp_tf.training.train import train
 
@@ -57,6 +59,7 @@ __all__ = [
   'check_nesting',
   'compiled_runtime',
   'delivered_epsilon',
+  'fit',
   'functional_model',
   'local_noise',
   'local_runtime',
@@ -71,6 +74,7 @@ _SOURCES = {
   'PlanSettings': 'tvdp_tf.planner.settings',
   'TrainingSettings': 'tvdp_tf.training.settings',
   'compiled_runtime': 'tvdp_tf.runtimes',
+  'fit': 'tvdp_tf.training.fit',
   'local_runtime': 'tvdp_tf.runtimes',
   'plan': 'tvdp_tf.planner.report',
   'train': 'tvdp_tf.training.train',

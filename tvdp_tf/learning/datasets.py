@@ -22,6 +22,8 @@ import numpy as np
 from tvdp_tf import _validate, errors
 from tvdp_tf.learning import aligned
 
+# What the caller has, in the place of a name: of data, a model or a split.
+OWN = 'own'
 _DIGITS_TEST_EXAMPLES = 360
 
 

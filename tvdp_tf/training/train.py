@@ -1,13 +1,12 @@
 """One training run into a folder of its own, from its start or from a kill."""
 
-import asyncio
 import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,13 @@ from tvdp_tf import errors, mechanisms, privacy, runtimes
 from tvdp_tf.output import disk_errors
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.privacy import statement as statement_lib
-from tvdp_tf.training import federation, rounds, run_folder, shared_ledger
+from tvdp_tf.training import (
+  event_loop,
+  federation,
+  rounds,
+  run_folder,
+  shared_ledger,
+)
 from tvdp_tf.training import run as training_run
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
@@ -40,12 +45,14 @@ class TrainingResult:
     accuracy: Test accuracy of the last round.
     statement: What the run's releases reveal.
     output_dir: The run's folder.
+    weights: Of the model as it is exported, arrays in Keras's order.
   """
 
   loss: float
   accuracy: float
   statement: privacy.PrivacyStatement
   output_dir: pathlib.Path
+  weights: Sequence[np.ndarray] = ()
 
 
 def _versions() -> dict[str, str]:
@@ -71,6 +78,11 @@ def _resolved(
   if kind == 'keras':
     content = pathlib.Path(path).read_bytes()
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
+  if kind == federation.OWN:
+    # Digests of data would tell of them.
+    resolved['model_weights'] = [
+      list(w.shape) for w in fed.initial_model().weights
+    ]
   if fed.features_sha256:
     resolved['features_sha256'] = fed.features_sha256
   if plan.schedule is not None:
@@ -93,6 +105,7 @@ def _build(
   public_seed: int | None,
   partition_seed: int | None,
   progress: bool,
+  own: federation.Own | None,
 ) -> tuple[
   mechanisms.Mechanism,
   federation.Federation,
@@ -104,6 +117,7 @@ def _build(
       public_seed,
       partition_seed=partition_seed,
       progress=progress,
+      own=own,
     )
     plan = mechanisms.build(settings, fed)
     # A model that no noise can hide is an error before there is a folder.
@@ -215,6 +229,7 @@ def _prepare(
   selection: selection_lib.Selection | None,
   then: Mapping[str, Any] | None = None,
   progress: bool = False,
+  own: federation.Own | None = None,
 ) -> _Prepared:
   """Deals out the data, and sets the noise.
 
@@ -224,6 +239,7 @@ def _prepare(
     selection: How the run may come to be published among others.
     then: What was `resolved` when the run began, if it is to be resumed.
     progress: As of `train`.
+    own: As of `train`.
   """
   found = None if ledger is None else ledger.find()
   public_seed = partition_seed = None
@@ -233,7 +249,9 @@ def _prepare(
     partition_seed = found.partition_seed
   elif selection is not None:
     partition_seed = selection.partition_seed
-  plan, fed, process = _build(settings, public_seed, partition_seed, progress)
+  plan, fed, process = _build(
+    settings, public_seed, partition_seed, progress, own
+  )
   config = {
     'settings': dataclasses.asdict(settings),
     'resolved': _resolved(plan, fed),
@@ -263,10 +281,11 @@ def _begun(
   output_dir: pathlib.Path,
   selection: selection_lib.Selection | None,
   progress: bool,
+  own: federation.Own | None,
 ) -> _Prepared:
   """A run whose folder is there, and that is on record; nothing released."""
   while True:
-    start = _prepare(settings, ledger, selection, progress=progress)
+    start = _prepare(settings, ledger, selection, progress=progress, own=own)
     if ledger is not None and start.found:
       _check_room(start.plan, ledger)
     try:
@@ -290,6 +309,7 @@ def _gone_on(
   output_dir: pathlib.Path,
   config: Mapping[str, Any],
   progress: bool,
+  own: federation.Own | None,
 ) -> _Prepared:
   """The run in the folder, if nothing has changed since it began."""
   run_folder.check_unchanged(output_dir, config, 'versions', _versions())
@@ -299,7 +319,7 @@ def _gone_on(
     raise errors.UsageError(
       f'ledger must be {given}, as when the run in {str(output_dir)!r} began'
     )
-  start = _prepare(settings, ledger, None, then, progress)
+  start = _prepare(settings, ledger, None, then, progress, own)
   run_folder.check_unchanged(
     output_dir, config, 'resolved', start.config['resolved']
   )
@@ -315,8 +335,9 @@ def train(
   runtime: contextlib.AbstractContextManager | None = None,
   ledger: shared_ledger.SharedLedger | None = None,
   selection: selection_lib.Selection | None = None,
+  own: federation.Own | None = None,
 ) -> TrainingResult:
-  """Trains, and writes the run's folder.
+  """Trains, and writes the run's folder; in a notebook, too.
 
   Args:
     settings: What to run.
@@ -330,6 +351,8 @@ def train(
     selection: How the run may come to be published among others, `settings`
       being its `run_settings`: what its statement counts. Such a run shares no
       ledger, and is not resumed.
+    own: Data and model of the caller, for settings whose data set and model
+      are `own`; `fit` makes it.
 
   Returns:
     The result.
@@ -346,7 +369,33 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
-  output_dir = pathlib.Path(output_dir)
+  return event_loop.call(
+    lambda run: _train(
+      run,
+      settings,
+      pathlib.Path(output_dir),
+      progress,
+      resume,
+      runtime,
+      ledger,
+      selection,
+      own,
+    )
+  )
+
+
+def _train(
+  run_coroutine: event_loop.Run,
+  settings: settings_lib.TrainingSettings,
+  output_dir: pathlib.Path,
+  progress: bool,
+  resume: bool,
+  runtime: contextlib.AbstractContextManager | None,
+  ledger: shared_ledger.SharedLedger | None,
+  selection: selection_lib.Selection | None,
+  own: federation.Own | None,
+) -> TrainingResult:
+  """`train`, with what stands for `asyncio.run`."""
   if ledger is not None:
     ledger.check(settings)
   if resume:
@@ -361,9 +410,9 @@ def train(
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
   if resume:
-    start = _gone_on(settings, ledger, output_dir, config, progress)
+    start = _gone_on(settings, ledger, output_dir, config, progress, own)
   else:
-    start = _begun(settings, ledger, output_dir, selection, progress)
+    start = _begun(settings, ledger, output_dir, selection, progress, own)
   with (
     run_folder.locked(output_dir),
     ledger_lib.PrivacyLedger.open(
@@ -386,7 +435,7 @@ def train(
       selection,
     )
     try:
-      asyncio.run(run.train(progress, resume))
+      run_coroutine(run.train(progress, resume))
     except BaseException:
       # A failed run has released things too: its statement counts them.
       with contextlib.suppress(disk_errors.NotWrittenError):
@@ -394,4 +443,6 @@ def train(
       raise
     statement = run.write_results(finished=True)
   assert statement is not None  # There is at least one round.
-  return TrainingResult(run.loss, run.accuracy, statement, output_dir)
+  return TrainingResult(
+    run.loss, run.accuracy, statement, output_dir, run.weights
+  )
