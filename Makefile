@@ -80,6 +80,10 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 	PLAIN_PYTHON=.venv-plain/bin/python $(IN_VENV) pytest \
 	  tests/training/export_test.py
 
+.PHONY: core
+core: install  ## The wheel without TensorFlow, on every Python that is found.
+	sh tools/core.sh "$(VENV)" $(ARGS)
+
 .PHONY: check-notebook
 check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 	sh tools/notebook.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
