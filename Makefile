@@ -80,6 +80,14 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 	PLAIN_PYTHON=.venv-plain/bin/python $(IN_VENV) pytest \
 	  tests/training/export_test.py
 
+.PHONY: core
+core: install  ## The wheel without TensorFlow, on every Python that is found.
+	sh tools/core.sh "$(VENV)" $(ARGS)
+
+.PHONY: check-notebook
+check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
+	sh tools/notebook.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
+
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
 	@$(check_python)sh tools/install.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
@@ -99,6 +107,7 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
+	rm -rf .venv-notebook .venv-core
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

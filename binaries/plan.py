@@ -12,6 +12,9 @@ run of train.py --mechanism=none on public data, in place of assuming them.
 --ledger=FILE plans nothing: it audits what its runs have spent, from the ledger
 alone, and says HOLDS or DOES NOT HOLD, never better than a run's statement. It
 ends with 1 if the ledger is damaged or a target that it enforces is exceeded.
+
+--claim=FORMULA:NAME=VALUE,... plans nothing either: it says what the noise of
+another tool delivers, and ends with 1 if that is more than it claims.
 """
 
 import pathlib
@@ -71,6 +74,13 @@ _LEDGER = flags.DEFINE_string(
   None,
   "A run's ledger.jsonl: audits it instead of planning. Of the other flags only"
   ' --output_dir may be given.',
+)
+_CLAIM = flags.DEFINE_string(
+  'claim',
+  None,
+  'Checks a claim of another tool instead of planning, such as flower-local-dp:'
+  'epsilon=1,delta=1e-5,rounds=30,clip=1,sensitivity=1. Formulas: gaussian,'
+  ' flower-local-dp, dp-sgd, nvflare-svt, nvflare-percentile.',
 )
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default nothing is written.'
@@ -132,12 +142,31 @@ def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
   planning_ledger.check(audit)
 
 
+def _check(claim: str) -> None:
+  """Prints what another tool delivers."""
+  others = sorted(_given())
+  others += [
+    holder.name
+    for holder in (_PILOT, _LEDGER, _OUTPUT_DIR)
+    if holder.value is not None
+  ]
+  if others:
+    raise ValueError(f'claim must be given without --{others[0]}, got both')
+  from tvdp_tf.planner import claim as planning_claim  # noqa: PLC0415
+
+  found = planning_claim.check(claim)
+  print(found.describe())
+  planning_claim.refuse(found)
+
+
 def main() -> None:
-  """Plans, or audits a ledger."""
+  """Plans, audits a ledger or checks a claim."""
   path = _OUTPUT_DIR.value
   output_dir = None if path is None else pathlib.Path(path)
   try:
-    if _LEDGER.value is None:
+    if _CLAIM.value is not None:
+      _check(_CLAIM.value)
+    elif _LEDGER.value is None:
       _plan(output_dir)
     else:
       _audit(_LEDGER.value, output_dir)

@@ -14,8 +14,8 @@ import tvdp_tf
 NAMES = (
   *('GeometricSchedule', 'Mechanism', 'PlanSettings', 'PrivacyLedger'),
   *('TrainingSettings', 'audit_ledger', 'calibrate', 'central_noise'),
-  *('check_nesting', 'compiled_runtime', 'delivered_epsilon'),
-  *('functional_model', 'local_noise', 'local_runtime', 'plan', 'train'),
+  *('check_claim', 'check_nesting', 'compiled_runtime', 'delivered_epsilon'),
+  *('fit', 'functional_model', 'local_noise', 'local_runtime', 'plan', 'train'),
   'withheld_metrics',
 )
 _HEAVY = {'tensorflow', 'tensorflow_federated', 'scipy', 'matplotlib'}
@@ -65,6 +65,24 @@ class PublicNamesTest(parameterized.TestCase):
       'import tvdp_tf; tvdp_tf.plan(tvdp_tf.PlanSettings()); tvdp_tf.Mechanism'
     )
     self.assertNotIn('tensorflow', used)
+
+  @parameterized.parameters(
+    ('fit', 'tensorflow', 'requirements.lock'),
+    ('local_noise', 'tensorflow_federated', 'requirements.lock'),
+    ('plan', 'tqdm', r"pip install 'tvdp_tf\[plan\]'"),
+  )
+  def test_what_is_missing_is_named_in_one_line(self, name, module, cure):
+    code = f'sys.modules[{module!r}] = None; import tvdp_tf; tvdp_tf.{name}'
+    done = subprocess.run(
+      [sys.executable, '-c', f'import sys; {code}'],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    self.assertRegex(
+      last, f'^ImportError: tvdp_tf.{name} needs {module}, .*{cure}'
+    )
 
   def test_other_names(self):
     with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):

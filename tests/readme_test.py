@@ -7,10 +7,32 @@ import re
 
 from absl.testing import absltest
 
+import tvdp_tf
+from tvdp_tf.learning import datasets, models
+
 _README = pathlib.Path(__file__).parents[1] / 'README.md'
 
 
 class ReadmeTest(absltest.TestCase):
+  def test_fit(self):
+    (snippet,) = re.findall(
+      r'```python\n(run = .*?)```', _README.read_text(), re.DOTALL
+    )
+    self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
+    dataset = datasets.load('digits')
+    names = {
+      'tvdp_tf': tvdp_tf,
+      'model': models.build_mlp((8, 8, 1), 10, 0),
+      'x': dataset.train_features,
+      'y': dataset.train_labels,
+      'xt': dataset.test_features,
+      'yt': dataset.test_labels,
+    }
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      exec(snippet, names)
+    self.assertRegex(printed.getvalue(), r'^HOLDS 0\.[89]')
+
   def test_train_then_plan_and_account(self):
     snippets = re.findall(
       r'```python\n(import tvdp_tf\n.*?)```', _README.read_text(), re.DOTALL

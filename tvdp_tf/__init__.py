@@ -2,11 +2,12 @@
 
 What users need is here; everything else is in the sub-packages.
 
+  fit        `fit` trains a Keras model of yours on data of yours
   train      `TrainingSettings` describe a run, `train` runs it into a folder
   plan       `plan` says what a run would cost; `PlanSettings` have what its
              prediction rests on, too
   account    `GeometricSchedule`, `calibrate`, `delivered_epsilon`,
-             `PrivacyLedger`, `audit_ledger`
+             `PrivacyLedger`, `audit_ledger`, `check_claim` of other tools
   aggregate  `local_noise` and `central_noise` for TFF's algorithms,
              `withheld_metrics`, `check_nesting`, `functional_model`,
              `compiled_runtime`, `local_runtime`
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
     PrivacyLedger,
     audit_ledger,
     calibrate,
+    check_claim,
     delivered_epsilon,
   )
   from tvdp_tf.runtimes import compiled_runtime, local_runtime
+  from tvdp_tf.training.fit import fit
   from tvdp_tf.training.settings import TrainingSettings
   from tvdp_tf.training.train import train
 
@@ -54,9 +57,11 @@ __all__ = [
   'audit_ledger',
   'calibrate',
   'central_noise',
+  'check_claim',
   'check_nesting',
   'compiled_runtime',
   'delivered_epsilon',
+  'fit',
   'functional_model',
   'local_noise',
   'local_runtime',
@@ -71,6 +76,7 @@ _SOURCES = {
   'PlanSettings': 'tvdp_tf.planner.settings',
   'TrainingSettings': 'tvdp_tf.training.settings',
   'compiled_runtime': 'tvdp_tf.runtimes',
+  'fit': 'tvdp_tf.training.fit',
   'local_runtime': 'tvdp_tf.runtimes',
   'plan': 'tvdp_tf.planner.report',
   'train': 'tvdp_tf.training.train',
@@ -80,6 +86,7 @@ _SOURCES = {
       'PrivacyLedger',
       'audit_ledger',
       'calibrate',
+      'check_claim',
       'delivered_epsilon',
     ],
     'tvdp_tf.privacy',
@@ -96,13 +103,29 @@ _SOURCES = {
   ),
 }
 _NAMES_THERE = {'plan': 'make_report'}
+# Where a module is missing: what to do, for (name, module).
+_CURE = (
+  'tvdp_tf.{} needs {}, which is not installed: it is in requirements.lock, for'
+  ' Python 3.11 (README.md, Installation)'
+)
+_CURES = dict.fromkeys(
+  ('kymatio', 'matplotlib', 'sklearn', 'tqdm'),
+  "tvdp_tf.{} needs {}, which is not installed: pip install 'tvdp_tf[plan]'",
+)
 
 
 def __getattr__(name: str):
   """Imports a public name when it is used for the first time."""
   if name not in _SOURCES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(_SOURCES[name])
+  try:
+    module = importlib.import_module(_SOURCES[name])
+  except ModuleNotFoundError as error:
+    missing = (error.name or '').partition('.')[0]
+    if missing == 'tvdp_tf':
+      raise
+    cure = _CURES.get(missing, _CURE)
+    raise ImportError(cure.format(name, missing)) from error
   value = getattr(module, _NAMES_THERE.get(name, name))
   globals()[name] = value
   return value

@@ -12,7 +12,13 @@ from typing import Any
 # An error is one line on a terminal, whatever a damaged file holds.
 _QUOTES = reprlib.Repr()
 _QUOTES.maxstring = _QUOTES.maxother = 100
-quoted = _QUOTES.repr
+
+
+def quoted(value: Any) -> str:
+  """The value, short; a number of NumPy's as Python writes it."""
+  if type(value).__module__ == 'numpy' and getattr(value, 'ndim', None) == 0:
+    value = value.item()
+  return _QUOTES.repr(value)
 
 
 def _number(name: str, value: Any, allowed: str) -> float:

@@ -205,11 +205,30 @@ class PlanTest(PlanTestCase):
       '--ledger must be given without --estimate_contraction, got both',
     ),
     ('rounds', "expected only flags, got 'rounds'"),
+    ('--claim=gaussian', '--claim must be FORMULA:NAME=VALUE,..., got'),
+    (
+      '--claim=gaussian:delta=0.1 --epsilon=1',
+      '--claim must be given without --epsilon, got both',
+    ),
+    (
+      '--claim=opacus:delta=1e-5,rounds=3',
+      '--claim must be FORMULA:NAME=VALUE,..., got',
+    ),
   )
   def test_bad_flags(self, arguments, message):
     result = _run(*arguments.split())
     self.assertEqual(result.stdout, '')
     self._assert_one_line(result, 2, message)
+
+  def test_claims_of_other_tools(self):
+    words = 'epsilon=0.9,delta=1e-5,clip=1,sensitivity=2,rounds='
+    result = _run(f'--claim=flower-local-dp:{words}1')
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertIn('epsilon = 0.9 HOLDS.', result.stdout)
+    result = _run(f'--claim=flower-local-dp:{words}9')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('DOES NOT HOLD', result.stdout)
+    self.assertIn('the claim does not hold', result.stderr)
 
   def test_output_folder_is_refused_and_left_alone(self):
     folder = self._folder()

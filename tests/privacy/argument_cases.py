@@ -1,6 +1,7 @@
 """Every function of the package, arguments it takes, and what they must be."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -266,6 +267,25 @@ CASES = {
       'accountant': ('rdp', ACCOUNTANT),
       'sampling': ('visible', SAMPLING),
       'sampling_rate': (0.1, RATE),
+    },
+  ),
+  'check_claim': Case(
+    functools.partial(privacy.check_claim, 'dp-sgd'),
+    {
+      'delta': (1e-5, OPEN_UNIT),
+      'rounds': (5, integer(1)),
+      'noise_multiplier': (1.0, POSITIVE),
+      'sampling_rate': (0.1, RATE),
+    },
+  ),
+  'check_claim_of_flower': Case(
+    functools.partial(privacy.check_claim, 'flower-local-dp'),
+    {
+      'delta': (1e-5, OPEN_UNIT),
+      'rounds': (5, integer(1)),
+      'epsilon': (1.0, POSITIVE),
+      'clip': (1.0, POSITIVE),
+      'sensitivity': (1.0, POSITIVE),
     },
   ),
   'calibrate': Case(

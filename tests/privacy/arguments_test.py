@@ -67,10 +67,12 @@ class CoverageTest(absltest.TestCase):
       missing,
       {
         # Tested where they are: results, and what has a test of its own.
-        *('BoundTerms', 'OptimalPlan', 'OptimalRounds'),
+        *('BoundTerms', 'CheckedClaim', 'OptimalPlan', 'OptimalRounds'),
         *('PrivacyStatement', 'SensitivityRule', 'NoiseSchedule', 'NoiseShape'),
         # Of lists: `schedule_test`, `own_schedule_test`.
         *('ListedSchedule', 'ListedShape', 'listed_shape'),
+        # In the table with its formula: `claims_test` has the others.
+        'check_claim',
         # Same arguments as `convergence_bound`, which calls it.
         'convergence_terms',
       },

@@ -1,3 +1,4 @@
+import importlib.metadata
 import itertools
 import math
 import time
@@ -13,6 +14,10 @@ from tests.privacy import high_precision
 from tvdp_tf import privacy
 from tvdp_tf.privacy import _rdp
 
+# Later releases stop their series at an upper bound for fractional orders.
+_THEIR_SERIES_STOPS = not importlib.metadata.version(
+  'dp-accounting'
+).startswith('0.4.')
 ORDERS = (1.011, 1.1, 1.5, 2.0, 2.7, 5.0, 9.9, 32.0, 33.3, 256.0)
 
 
@@ -73,7 +78,8 @@ class PoissonMomentTest(parameterized.TestCase):
     theirs = reference_epsilon(poisson_events([z], q), delta, [order])
     own = moment(z, q, order) / (order - 1)
     converted, _ = rdp.compute_epsilon([order], [own], delta)
-    if z == 0.1:  # There dp_accounting's series may stop at an upper bound.
+    stops = _THEIR_SERIES_STOPS and order != round(order)
+    if z == 0.1 or stops:  # There it may stop at an upper bound.
       self.assertLessEqual(converted, theirs * (1 + 1e-6))
     else:
       self.assertAlmostEqual(converted, theirs, delta=1e-6 * theirs)
@@ -129,7 +135,10 @@ class EpsilonTest(parameterized.TestCase):
     theirs = reference_epsilon(poisson_events(multipliers, q, 4), delta)
     rounds = np.repeat(multipliers, 4)
     own = privacy.delivered_epsilon(rounds, delta, 'rdp', 'poisson', q)
-    self.assertAlmostEqual(own, theirs, delta=1e-6 * theirs)
+    if _THEIR_SERIES_STOPS:
+      self.assertBetween(own, 0.999 * theirs, theirs * (1 + 1e-6))
+    else:
+      self.assertAlmostEqual(own, theirs, delta=1e-6 * theirs)
 
   @parameterized.parameters(
     *itertools.product((0.3, 1.0, 5.0), (1, 100), (1e-2, 1e-9))

@@ -3,11 +3,15 @@
 import math
 
 import dp_accounting
-import tensorflow_privacy
+import pytest
 from absl.testing import absltest, parameterized
-from tensorflow_privacy.privacy.analysis import compute_dp_sgd_privacy_lib
 
 from tvdp_tf import privacy
+
+tensorflow_privacy = pytest.importorskip('tensorflow_privacy')
+compute_dp_sgd_privacy_lib = pytest.importorskip(
+  'tensorflow_privacy.privacy.analysis.compute_dp_sgd_privacy_lib'
+)
 
 
 class DpSgdTest(parameterized.TestCase):

@@ -23,6 +23,8 @@ from absl import logging
 from tvdp_tf import _validate, errors
 from tvdp_tf.learning import aligned
 
+# What the caller has, in the place of a name: of data, a model or a split.
+OWN = 'own'
 _DIGITS_TEST_EXAMPLES = 360
 # After each failure of the network, two seconds in all.
 _DOWNLOAD_RETRIES = 3

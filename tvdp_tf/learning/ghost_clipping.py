@@ -59,6 +59,7 @@ _LOSSES = (
   tf.keras.losses.SparseCategoricalCrossentropy,
   models.CrossEntropyLoss,
   models.HingeLoss,
+  models.LogisticLoss,
 )
 # What the first of them computes.
 _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn

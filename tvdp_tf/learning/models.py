@@ -184,6 +184,15 @@ class HingeLoss(tf.keras.losses.Loss):
     return tf.nn.relu(1 - signs * tf.squeeze(scores, axis=-1))
 
 
+class LogisticLoss(tf.keras.losses.Loss):
+  """The cross-entropy of a sigmoid of scores [n, 1] and labels 0 or 1, [n]."""
+
+  def call(self, labels, scores):
+    """The loss of each example, [n]."""
+    signs = 2 * tf.cast(tf.reshape(labels, [-1]), scores.dtype) - 1
+    return tf.nn.softplus(-signs * tf.squeeze(scores, axis=-1))
+
+
 MODELS = {
   spec.name: spec
   for spec in (

@@ -532,7 +532,7 @@ class Mechanism(abc.ABC):
       ' noise keys: what is promised is promised against who sees what the'
       ' algorithm sends, not against whoever runs this process',
       'all settings are public and were not chosen by looking at the data; the'
-      ' test set is public',
+      ' test set is public, and so are the weights that training starts from',
       'other runs on the same data add to this one, unless they share its'
       ' ledger',
     ]

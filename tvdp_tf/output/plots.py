@@ -1,10 +1,12 @@
 """Pictures of results: the one place that knows Matplotlib has no screen."""
 
 import pathlib
+import sys
 
 import matplotlib
 
-matplotlib.use('Agg')  # No screen is needed.
+if 'ipykernel' not in sys.modules:  # A notebook shows its user's own pictures.
+  matplotlib.use('Agg')  # No screen is needed.
 
 from matplotlib import pyplot as plt
 from matplotlib import ticker

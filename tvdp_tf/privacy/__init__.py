@@ -12,6 +12,7 @@ from tvdp_tf.privacy.accounting import (
 )
 from tvdp_tf.privacy.calibration import calibrate
 from tvdp_tf.privacy.calibration_rules import schedule_for_every_round
+from tvdp_tf.privacy.claims import CheckedClaim, check_claim
 from tvdp_tf.privacy.convergence import (
   BoundTerms,
   ConvergenceSetting,
@@ -85,6 +86,7 @@ __all__ = [
   'SAMPLINGS',
   'BoundTerms',
   'BudgetExceededError',
+  'CheckedClaim',
   'ConvergenceSetting',
   'GeometricSchedule',
   'GeometricShape',
@@ -108,6 +110,7 @@ __all__ = [
   'bound_derivative',
   'calibrate',
   'calibrate_best_of_runs',
+  'check_claim',
   'contraction',
   'convergence_bound',
   'convergence_terms',

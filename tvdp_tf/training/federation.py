@@ -12,6 +12,24 @@ from tvdp_tf.learning import datasets, features, models, participation
 from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
+OWN = datasets.OWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+  """Data and a model that no name stands for: the caller has them.
+
+  Attributes:
+    dataset: The data set; its name is `OWN`.
+    spec: The model.
+    clients: For each user, the indices of its training examples; None to have
+      them dealt out.
+  """
+
+  dataset: datasets.Dataset
+  spec: models.ModelSpec
+  clients: Sequence[np.ndarray] | None = None
+
 
 @dataclasses.dataclass(frozen=True)
 class Federation:
@@ -97,12 +115,13 @@ def data_on_record(
     partition_seed: Seed of the split.
     public_sizes: How much each user has, where that is public.
   """
-  made_up = np.arange(max(1000, settings.users)) % 10
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
-  for part in population.deal(settings, made_up, partition_seed):
-    digest.update(part.astype('<i8').tobytes() + b';')
+  if settings.split != OWN:
+    made_up = np.arange(max(1000, settings.users)) % 10
+    for part in population.deal(settings, made_up, partition_seed):
+      digest.update(part.astype('<i8').tobytes() + b';')
   split = settings.split
-  if split != 'iid':
+  if split == 'dirichlet':
     split += f' {settings.dirichlet_concentration!r}'
   return (
     f'{settings.dataset}, {settings.users} users, {split}, dealt out as '
@@ -116,6 +135,7 @@ def assemble(
   test_part: str = 'all',
   partition_seed: int | None = None,
   progress: bool = False,
+  own: Own | None = None,
 ) -> Federation:
   """Loads the data and deals it out.
 
@@ -126,6 +146,7 @@ def assemble(
     partition_seed: Seed of the split, to deal out the data as in another run;
       by default `public_seed`.
     progress: Whether to draw a progress bar while features are computed.
+    own: What the names `OWN` in the settings stand for.
 
   Returns:
     The federation.
@@ -134,17 +155,22 @@ def assemble(
     ValueError: If a setting does not fit the data set.
     DatasetUnavailableError: If the data set cannot be loaded.
   """
-  spec = models.find(settings.model)
-  dataset = datasets.with_test_part(
-    datasets.load(settings.dataset, settings.data_dir), test_part
-  )
+  if own is None:
+    spec = models.find(settings.model)
+    dataset = datasets.load(settings.dataset, settings.data_dir)
+  else:
+    spec, dataset = own.spec, own.dataset
+  dataset = datasets.with_test_part(dataset, test_part)
   if settings.seed is not None:
     public_seed = settings.seed
   elif public_seed is None:
     public_seed = secrets.randbits(63)
   if partition_seed is None:
     partition_seed = public_seed
-  parts = population.deal(settings, dataset.train_labels, partition_seed)
+  if own is None or own.clients is None:
+    parts = population.deal(settings, dataset.train_labels, partition_seed)
+  else:
+    parts = list(own.clients)
   dataset, examples = datasets.dealt(dataset, parts)
   features_sha256 = features.digest(settings.features, dataset)
   dataset = features.applied(settings.features, dataset, examples, progress)

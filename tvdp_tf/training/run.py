@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 from absl import logging
+from tqdm import auto as tqdm  # A bar for notebooks, in one.
 
 from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.federated import server_optimizer
@@ -49,6 +49,7 @@ class TrainingRun:
   Attributes:
     loss: Test loss of the last round that has been evaluated.
     accuracy: Its test accuracy.
+    weights: Those that are exported, arrays, once all rounds have been run.
   """
 
   def __init__(
@@ -81,6 +82,7 @@ class TrainingRun:
     self._output_dir = output_dir
     self._selection = selection
     self.loss = self.accuracy = float('nan')
+    self.weights: list[np.ndarray] = []
     self._config_digest = config_digest
     self._rounds = rounds_lib.on_runtime(plan, fed, process)
     self._recorder = recorder.Recorder(self._rounds, ledger, config_digest)
@@ -247,6 +249,8 @@ class TrainingRun:
 
   async def _finish(self, state: Any) -> None:
     await self._settle()
+    weights = tf.nest.flatten(server_optimizer.released_weights(state))
+    self.weights = [np.asarray(weight) for weight in weights]
     path = self._output_dir / run_folder.MODEL
     with disk_errors.one_line(path):
       export.save_model(
@@ -254,7 +258,7 @@ class TrainingRun:
         self._fed.spec,
         self._fed.input_shape,
         self._fed.dataset.num_classes,
-        tf.nest.flatten(server_optimizer.released_weights(state)),
+        self.weights,
         self._final_statement().to_json_dict(),
         self._settings.features,
       )

@@ -21,6 +21,8 @@ from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
 MODELS = ('mlp', 'svm', 'cnn', 'linear')
 MECHANISMS = tuple(mechanisms.MECHANISMS)
 SPLITS = ('iid', 'dirichlet')
+# In the place of a name: what `fit` has been given.
+OWN = datasets.OWN
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_rules.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
@@ -118,13 +120,19 @@ class TrainingSettings:
   seed: int | None = None
 
   def __post_init__(self):
-    datasets.check_name(self.dataset)
+    if self.dataset != OWN:
+      datasets.check_name(self.dataset)
     if callable(self.features):
       object.__setattr__(self, 'features', features.register(self.features))
     features.check_name(self.features)
-    if not str(self.model).startswith('keras:'):
+    if not str(self.model).startswith('keras:') and self.model != OWN:
       _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
-    _validate.one_of('split', self.split, SPLITS)
+    if self.split != OWN:
+      _validate.one_of('split', self.split, SPLITS)
+    if OWN in (self.dataset, self.model, self.split) and (
+      self.dataset != self.model
+    ):
+      raise ValueError('dataset and model must both be own, or neither')
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
     if isinstance(self.mechanism, type):
       object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))

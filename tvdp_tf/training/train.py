@@ -1,6 +1,5 @@
 """One training run into a folder of its own, from its start or from a kill."""
 
-import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -8,7 +7,7 @@ import importlib.metadata
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,13 @@ from tvdp_tf import errors, mechanisms, privacy, runtimes
 from tvdp_tf.output import disk_errors
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.privacy import statement as statement_lib
-from tvdp_tf.training import federation, rounds, run_folder, shared_ledger
+from tvdp_tf.training import (
+  event_loop,
+  federation,
+  rounds,
+  run_folder,
+  shared_ledger,
+)
 from tvdp_tf.training import run as training_run
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
@@ -42,12 +47,14 @@ class TrainingResult:
     accuracy: Test accuracy of the last round.
     statement: What the run's releases reveal.
     output_dir: The run's folder.
+    weights: Of the model as it is exported, arrays in Keras's order.
   """
 
   loss: float
   accuracy: float
   statement: privacy.PrivacyStatement
   output_dir: pathlib.Path
+  weights: Sequence[np.ndarray] = ()
 
 
 def _versions() -> dict[str, str]:
@@ -73,6 +80,11 @@ def _resolved(
   if kind == 'keras':
     content = pathlib.Path(path).read_bytes()
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
+  if kind == federation.OWN:
+    # Digests of data would tell of them.
+    resolved['model_weights'] = [
+      list(w.shape) for w in fed.initial_model().weights
+    ]
   if fed.features_sha256:
     resolved['features_sha256'] = fed.features_sha256
   if plan.schedule is not None:
@@ -95,6 +107,7 @@ def _build(
   public_seed: int | None,
   partition_seed: int | None,
   progress: bool,
+  own: federation.Own | None,
 ) -> tuple[
   mechanisms.Mechanism,
   federation.Federation,
@@ -106,6 +119,7 @@ def _build(
       public_seed,
       partition_seed=partition_seed,
       progress=progress,
+      own=own,
     )
     plan = mechanisms.build(settings, fed)
     # A model that no noise can hide is an error before there is a folder.
@@ -217,6 +231,7 @@ def _prepare(
   selection: selection_lib.Selection | None,
   then: Mapping[str, Any] | None = None,
   progress: bool = False,
+  own: federation.Own | None = None,
 ) -> _Prepared:
   """Deals out the data, and sets the noise.
 
@@ -226,6 +241,7 @@ def _prepare(
     selection: How the run may come to be published among others.
     then: What was `resolved` when the run began, if it is to be resumed.
     progress: As of `train`.
+    own: As of `train`.
   """
   found = None if ledger is None else ledger.find()
   public_seed = partition_seed = None
@@ -235,7 +251,9 @@ def _prepare(
     partition_seed = found.partition_seed
   elif selection is not None:
     partition_seed = selection.partition_seed
-  plan, fed, process = _build(settings, public_seed, partition_seed, progress)
+  plan, fed, process = _build(
+    settings, public_seed, partition_seed, progress, own
+  )
   if plan.schedule is not None and (warning := plan.schedule.warning()):
     logging.warning(warning)
   config = {
@@ -267,10 +285,11 @@ def _begun(
   output_dir: pathlib.Path,
   selection: selection_lib.Selection | None,
   progress: bool,
+  own: federation.Own | None,
 ) -> _Prepared:
   """A run whose folder is there, and that is on record; nothing released."""
   while True:
-    start = _prepare(settings, ledger, selection, progress=progress)
+    start = _prepare(settings, ledger, selection, progress=progress, own=own)
     if ledger is not None and start.found:
       _check_room(start.plan, ledger)
     try:
@@ -294,6 +313,7 @@ def _gone_on(
   output_dir: pathlib.Path,
   config: Mapping[str, Any],
   progress: bool,
+  own: federation.Own | None,
 ) -> _Prepared:
   """The run in the folder, if nothing has changed since it began."""
   run_folder.check_unchanged(output_dir, config, 'versions', _versions())
@@ -303,7 +323,7 @@ def _gone_on(
     raise errors.UsageError(
       f'ledger must be {given}, as when the run in {str(output_dir)!r} began'
     )
-  start = _prepare(settings, ledger, None, then, progress)
+  start = _prepare(settings, ledger, None, then, progress, own)
   run_folder.check_unchanged(
     output_dir, config, 'resolved', start.config['resolved']
   )
@@ -334,8 +354,9 @@ def train(
   runtime: contextlib.AbstractContextManager | None = None,
   ledger: shared_ledger.SharedLedger | None = None,
   selection: selection_lib.Selection | None = None,
+  own: federation.Own | None = None,
 ) -> TrainingResult:
-  """Trains, and writes the run's folder.
+  """Trains, and writes the run's folder; in a notebook, too.
 
   Args:
     settings: What to run.
@@ -349,6 +370,8 @@ def train(
     selection: How the run may come to be published among others, `settings`
       being its `run_settings`: what its statement counts. Such a run shares no
       ledger, and is not resumed.
+    own: Data and model of the caller, for settings whose data set and model
+      are `own`; `fit` makes it.
 
   Returns:
     The result.
@@ -365,7 +388,33 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
-  output_dir = pathlib.Path(output_dir)
+  return event_loop.call(
+    lambda run: _train(
+      run,
+      settings,
+      pathlib.Path(output_dir),
+      progress,
+      resume,
+      runtime,
+      ledger,
+      selection,
+      own,
+    )
+  )
+
+
+def _train(
+  run_coroutine: event_loop.Run,
+  settings: settings_lib.TrainingSettings,
+  output_dir: pathlib.Path,
+  progress: bool,
+  resume: bool,
+  runtime: contextlib.AbstractContextManager | None,
+  ledger: shared_ledger.SharedLedger | None,
+  selection: selection_lib.Selection | None,
+  own: federation.Own | None,
+) -> TrainingResult:
+  """`train`, with what stands for `asyncio.run`."""
   if ledger is not None:
     ledger.check(settings)
   if resume:
@@ -380,9 +429,9 @@ def train(
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
   if resume:
-    start = _gone_on(settings, ledger, output_dir, config, progress)
+    start = _gone_on(settings, ledger, output_dir, config, progress, own)
   else:
-    start = _begun(settings, ledger, output_dir, selection, progress)
+    start = _begun(settings, ledger, output_dir, selection, progress, own)
   ledger_path = (
     output_dir / run_folder.LEDGER if ledger is None else ledger.path
   )
@@ -411,7 +460,7 @@ def train(
       selection,
     )
     try:
-      asyncio.run(run.train(progress, resume))
+      run_coroutine(run.train(progress, resume))
     except BaseException:
       # A failed run has released things too: its statement counts them.
       with contextlib.suppress(disk_errors.NotWrittenError):
@@ -419,4 +468,6 @@ def train(
       raise
     statement = run.write_results(finished=True)
   assert statement is not None  # There is at least one round.
-  return TrainingResult(run.loss, run.accuracy, statement, output_dir)
+  return TrainingResult(
+    run.loss, run.accuracy, statement, output_dir, run.weights
+  )

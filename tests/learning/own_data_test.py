@@ -1,0 +1,240 @@
+"""Data and models of the caller's own: taken as they are, or refused."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf.learning import (
+  functional,
+  ghost_clipping,
+  models,
+  own_data,
+  own_model,
+)
+
+_X = np.arange(24).reshape(6, 4) / 8
+_Y = np.array([0, 1, 2, 0, 1, 2])
+_TEST = (_X, _Y)
+_LAYERS = tf.keras.layers
+
+
+class _Frame:
+  """What is asked of pandas."""
+
+  def __init__(self, values):
+    self._values = values
+    self.shape = np.shape(values)
+
+  def to_numpy(self):
+    return self._values
+
+
+def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32'):
+  return own_data.dataset(x, y, test, classes, np.dtype(dtype))
+
+
+class DataTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ('arrays', _X, _Y),
+    ('lists', _X.tolist(), _Y.tolist()),
+    ('frames', _Frame(_X), _Frame(_Y.astype(float))),
+    ('tensors', tf.constant(_X), tf.constant(_Y)),
+    ('one_hot', _X, np.eye(3)[_Y]),
+    ('column', _X, _Y[:, np.newaxis]),
+    ('bytes', (8 * _X).astype(np.uint8), _Y.astype(np.int8)),
+  )
+  def test_kinds(self, x, y):
+    data, clients = _dataset(x, y)
+    scale = 8 if np.asarray(_frameless(x)).dtype == np.uint8 else 1
+    np.testing.assert_array_equal(data.train_features, scale * _X)
+    np.testing.assert_array_equal(data.train_labels, _Y)
+    self.assertEqual(data.train_features.dtype, np.float32)
+    self.assertEqual(data.train_labels.dtype, np.int32)
+    self.assertIsNone(clients)
+
+  @parameterized.named_parameters(
+    ('pairs', lambda part: part),
+    ('sets', tf.data.Dataset.from_tensor_slices),
+    ('batches', lambda part: tf.data.Dataset.from_tensor_slices(part).batch(2)),
+    (
+      'whole_batches',
+      lambda part: tf.data.Dataset.from_tensor_slices(part).batch(1, True),
+    ),
+  )
+  def test_users(self, make):
+    users = [make((_X[:1], _Y[:1])), make((_X[1:4], _Y[1:4]))]
+    data, clients = _dataset(users, None, make(_TEST))
+    np.testing.assert_array_equal(data.train_features, _X[:4])
+    np.testing.assert_array_equal(data.train_labels, _Y[:4])
+    np.testing.assert_array_equal(data.test_features, _X)
+    self.assertEqual([part.tolist() for part in clients], [[0], [1, 2, 3]])
+    self.assertEqual(own_data.shape_of(users), (4,))
+
+  def test_the_callers_arrays_stay_theirs(self):
+    x = _X.astype(np.float32)
+    data, _ = _dataset(x)
+    self.assertFalse(np.shares_memory(data.train_features, x))
+
+  @parameterized.named_parameters(
+    ('text', {'x': np.array([['a']] * 6)}, r'^x must hold numbers alone, got'),
+    ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
+    ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),
+    (
+      'fewer',
+      {'y': _Y[:5]},
+      r'^y must have .* 6 examples and 5 labels$',
+    ),
+    ('none', {'x': _X[:0], 'y': _Y[:0]}, r'^y must have a label'),
+    (
+      'class',
+      {'y': _Y + 1},
+      r'^y must hold .* \[0, 3\), .* in row 2$',
+    ),
+    ('score', {'y': _Y + 0.5}, r'^y must hold class numbers .* in row 0$'),
+    ('soft', {'y': np.full([6, 3], 1 / 3)}, r'^y must hold .* in row 0$'),
+    ('wide', {'y': np.zeros([6, 2])}, r'a row of them, got shape \(6, 2\)$'),
+    ('test', {'test': (_X[:, :2], _Y)}, r'^x must have examples of one shape'),
+    ('test_label', {'test': (_X, -_Y)}, r'^y test must hold .* in row 1$'),
+    ('test_alone', {'test': _X}, r'^x test must be a pair'),
+    ('not_whole', {'dtype': 'int32'}, r'^x test must hold whole numbers for a'),
+    ('no_labels', {'y': None}, r'^y must be the labels of x, or x a list'),
+    ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
+    (
+      'user_label',
+      {'x': [(_X, _Y), (_X, -_Y)], 'y': None},
+      r'^y of user 1 must hold class numbers in \[0, 3\), .* in row 1$',
+    ),
+    (
+      'endless',
+      {
+        'x': [tf.data.Dataset.from_tensor_slices(_TEST).repeat()],
+        'y': None,
+      },
+      r'^x of user 0 must end, got a tf.data.Dataset that repeats$',
+    ),
+    (
+      'no_pairs',
+      {'x': [tf.data.Dataset.from_tensor_slices(_X)], 'y': None},
+      r'^x of user 0 must be a tf.data.Dataset of \(example, label\), got',
+    ),
+  )
+  def test_refused(self, arguments, text):
+    with self.assertRaisesRegex(ValueError, text):
+      _dataset(**arguments)
+
+
+def _frameless(value):
+  return value.to_numpy() if hasattr(value, 'to_numpy') else value
+
+
+class _Subclass(tf.keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.dense = _LAYERS.Dense(3)
+
+  def call(self, inputs):
+    return self.dense(inputs)
+
+
+def _sequential(*layers):
+  return tf.keras.Sequential(list(layers))
+
+
+class ModelTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ('never_called', lambda: _sequential(_LAYERS.Dense(3, 'softmax'))),
+    (
+      'activation',
+      lambda: _sequential(_LAYERS.Dense(3), _LAYERS.Activation('softmax')),
+    ),
+    ('scores', lambda: _sequential(_LAYERS.Dense(3))),
+    ('subclass', _Subclass),
+  )
+  def test_trains_scores_and_gives_back_what_it_was(self, make):
+    own = own_model.OwnModel(make, (4,))
+    self.assertEqual((own.input_shape, own.num_classes), ((4,), 3))
+    self.assertIsInstance(own.spec.loss, models.CrossEntropyLoss)
+    built = own.spec.build((4,), 3, 0)
+    weights = built.get_weights()
+    again = own.spec.build((4,), 3, 1)
+    for one, other in zip(weights, again.get_weights(), strict=True):
+      np.testing.assert_array_equal(one, other)
+    scores = built(_X.astype(np.float32)).numpy()
+    np.testing.assert_allclose(scores, _X @ weights[0] + weights[1], rtol=1e-4)
+    trained = own.with_weights([w + 1 for w in weights])
+    for one, other in zip(weights, trained.get_weights(), strict=True):
+      np.testing.assert_array_equal(one + 1, other)
+    functional.FunctionalModel(built)  # It can be trained.
+
+  def test_a_model_that_was_called_with_one_example_takes_more(self):
+    model = _sequential(_LAYERS.Dense(3, 'softmax'))
+    model(np.zeros([1, 4], np.float32))
+    built = own_model.OwnModel(model, (4,)).spec.build((4,), 3, 0)
+    self.assertEqual(built.input_shape, (None, 4))
+    self.assertTrue(
+      ghost_clipping.supports(
+        functional.FunctionalModel(built), models.CrossEntropyLoss()
+      )
+    )
+
+  def test_logistic_loss_is_that_of_keras(self):
+    scores = np.array([[-30.0], [-1.0], [0.5], [40.0]], np.float32)
+    labels = np.array([1, 0, 1, 0])
+    np.testing.assert_allclose(
+      models.LogisticLoss()(labels, scores),
+      tf.keras.losses.BinaryCrossentropy(from_logits=True)(
+        labels[:, np.newaxis], scores
+      ),
+      rtol=1e-6,
+    )
+
+  @parameterized.named_parameters(
+    ('text', 'mlp', None, r'^model must be a tf.keras.Model, .* builtins.str$'),
+    (
+      'softmax_layer',
+      lambda: _sequential(_LAYERS.Dense(3), _LAYERS.Softmax()),
+      None,
+      'outputs that are probabilities: leave the last step out',
+    ),
+    (
+      'image',
+      lambda: _sequential(_LAYERS.Reshape([2, 2])),
+      None,
+      r'^model must have outputs of the shape \(None, classes\), got',
+    ),
+    (
+      'shape',
+      lambda: _sequential(_LAYERS.Conv2D(2, 3)),
+      None,
+      r'^model must take examples of the shape \(4,\), got ValueError',
+    ),
+    (
+      'from_probabilities',
+      lambda: _sequential(_LAYERS.Dense(3)),
+      tf.keras.losses.SparseCategoricalCrossentropy(),
+      '^loss must be of scores, got one with from_logits=False',
+    ),
+    (
+      'no_loss',
+      lambda: _sequential(_LAYERS.Dense(3)),
+      'mse',
+      '^loss must be one of ',
+    ),
+  )
+  def test_refused(self, model, loss, text):
+    with self.assertRaisesRegex(ValueError, text):
+      own_model.OwnModel(model, (4,), loss)
+
+  def test_copies_that_are_not(self):
+    sizes = iter((3, 3, 3, 4, 5))
+    with self.assertRaisesRegex(ValueError, 'built the same by each call'):
+      own = own_model.OwnModel(
+        lambda: _sequential(_LAYERS.Dense(next(sizes)), _LAYERS.Dense(3)),
+        (4,),
+      )
+      for _ in range(3):
+        own.spec.build((4,), 3, 0)
+
+
+if __name__ == '__main__':
+  absltest.main()

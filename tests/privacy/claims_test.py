@@ -1,0 +1,113 @@
+"""Claims of other tools, against dp_accounting."""
+
+import math
+from typing import Any
+
+import dp_accounting
+from absl.testing import absltest, parameterized
+from dp_accounting import pld
+
+from tvdp_tf import privacy
+from tvdp_tf.privacy import claims
+
+
+def _pld_epsilon(event, count, delta):
+  accountant = pld.PLDAccountant()
+  accountant.compose(event, count)
+  return accountant.get_epsilon(delta)
+
+
+class ClaimsTest(parameterized.TestCase):
+  @parameterized.parameters((1.0, 1.0, 30), (8.0, 2.0, 5), (0.5, 1.0, 1))
+  def test_flower_adds_up_its_rounds(self, epsilon, sensitivity, rounds):
+    found = claims.check_claim(
+      'flower-local-dp',
+      epsilon=epsilon,
+      delta=1e-5,
+      rounds=rounds,
+      clip=1.0,
+      sensitivity=sensitivity,
+    )
+    stddev = sensitivity * math.sqrt(2 * math.log(1.25e5)) / epsilon
+    theirs = _pld_epsilon(
+      dp_accounting.GaussianDpEvent(stddev / 2), rounds, 1e-5
+    )
+    self.assertAlmostEqual(found.delivered_epsilon / theirs, 1, delta=1e-3)
+    self.assertEqual(found.holds, found.delivered_epsilon <= epsilon)
+
+  def test_flower_holds_for_one_round_and_the_right_sensitivity(self):
+    arguments: dict[str, Any] = {'epsilon': 0.9, 'delta': 1e-5, 'clip': 1.0}
+    check = claims.check_claim
+    one = check('flower-local-dp', rounds=1, sensitivity=2.0, **arguments)
+    self.assertTrue(one.holds)
+    two = check('flower-local-dp', rounds=2, sensitivity=2.0, **arguments)
+    self.assertFalse(two.holds)
+    half = check('flower-local-dp', rounds=1, sensitivity=1.0, **arguments)
+    self.assertFalse(half.holds)
+    self.assertIn('DOES NOT HOLD', two.describe())
+
+  @parameterized.parameters((1.1, 0.01, 1000), (0.7, 0.004, 500))
+  def test_dp_sgd(self, z, rate, steps):
+    delta = 1e-5
+    theirs = _pld_epsilon(
+      dp_accounting.PoissonSampledDpEvent(
+        rate, dp_accounting.GaussianDpEvent(z)
+      ),
+      steps,
+      delta,
+    )
+    arguments = {
+      'noise_multiplier': z,
+      'sampling_rate': rate,
+      'rounds': steps,
+      'delta': delta,
+    }
+    found = claims.check_claim('dp-sgd', epsilon=1.01 * theirs, **arguments)
+    self.assertBetween(found.delivered_epsilon, 0.99 * theirs, 1.01 * theirs)
+    self.assertTrue(found.holds)
+    shuffled = claims.check_claim(
+      'dp-sgd', epsilon=theirs, batches='shuffled', **arguments
+    )
+    epochs = round(steps * rate)
+    self.assertEqual(
+      shuffled.delivered_epsilon,
+      privacy.delivered_epsilon([z] * epochs, delta, 'exact'),
+    )
+    self.assertFalse(shuffled.holds)
+
+  @parameterized.parameters('nvflare-svt', 'nvflare-percentile')
+  def test_nothing_is_proven(self, formula):
+    found = claims.check_claim(formula, epsilon=0.1, delta=1e-5, rounds=3)
+    self.assertEqual(found.delivered_epsilon, math.inf)
+    self.assertFalse(found.holds)
+
+  def test_gaussian_without_a_claim(self):
+    found = claims.check_claim(
+      'gaussian', noise_multiplier=2.0, delta=1e-5, rounds=4
+    )
+    one = privacy.gaussian_epsilon(1.0, 1e-5)
+    self.assertAlmostEqual(found.delivered_epsilon, one, places=9)
+    self.assertFalse(found.holds)
+    self.assertIn('no epsilon was claimed', found.describe())
+
+  @parameterized.parameters(
+    ({'formula': 'opacus'}, '^formula must be one of'),
+    ({'rounds': 0}, '^rounds must be'),
+    ({'delta': 1.0}, '^delta must be'),
+    ({'epsilon': -1}, '^epsilon must be a finite number > 0, got -1'),
+    ({'noise_multiplier': None}, '^noise_multiplier must be'),
+    ({'formula': 'dp-sgd', 'batches': 'fixed'}, '^batches must be one of'),
+    ({'formula': 'flower-local-dp', 'epsilon': 1.0}, '^clip must be'),
+  )
+  def test_refused(self, changed, text):
+    arguments = {
+      **{'formula': 'gaussian', 'delta': 1e-5, 'rounds': 3},
+      'noise_multiplier': 1.0,
+      **changed,
+    }
+    with self.assertRaisesRegex(ValueError, text):
+      claims.check_claim(**arguments)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,259 @@
+"""A model and data of one's own, in a cell of a notebook or out of it."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tvdp_tf import errors
+from tvdp_tf.training import event_loop, fit, run, run_folder
+from tvdp_tf.training import settings as settings_lib
+from tvdp_tf.training import train as training
+
+_RNG = np.random.default_rng(0)
+_LAYERS = tf.keras.layers
+_CENTERS = _RNG.normal(0, 1, [3, 4]).astype(np.float32)
+
+
+def _examples(count: int) -> tuple[np.ndarray, np.ndarray]:
+  labels = np.arange(count) % 3
+  noise = _RNG.normal(0, 0.3, [count, 4]).astype(np.float32)
+  return _CENTERS[labels] + noise, labels
+
+
+X, Y = _examples(600)
+TEST = _examples(90)
+
+
+def model(activation: str | None = 'softmax') -> tf.keras.Model:
+  return tf.keras.Sequential([_LAYERS.Dense(3, activation=activation)])
+
+
+class FitTestCase(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+
+  def fit(self, *args, **kwargs):
+    kwargs = {'test': TEST, 'rounds': 2, 'progress': False, **kwargs}
+    return fit.fit(*args, output_dir=self.folder, **kwargs)
+
+
+class FitTest(FitTestCase):
+  def test_defaults_hold_and_the_model_is_of_use(self):
+    given = model()
+    given(X[:1])  # Builds it.
+    before = given.get_weights()
+    found = self.fit(given, X, Y, users=20, rounds=50)
+    self.assertTrue(found.statement.holds)
+    self.assertLessEqual(found.statement.epsilon, 3.0)
+    self.assertEqual(found.statement.delta, 1e-5)
+    self.assertGreater(found.accuracy, 0.85)
+    outputs = found.model.predict(TEST[0], verbose=0)
+    np.testing.assert_allclose(outputs.sum(axis=1), 1, atol=1e-5)
+    right = (outputs.argmax(axis=1) == TEST[1]).mean()
+    self.assertAlmostEqual(right, found.accuracy, places=6)
+    for one, other in zip(before, given.get_weights(), strict=True):
+      np.testing.assert_array_equal(one, other)
+    self.assertLen(found.metrics['test_loss'], 50)
+    shown = found._repr_html_()
+    self.assertIn('HOLDS', shown)
+    self.assertIn('SIMULATED', shown)
+    self.assertIn('data:image/png;base64,', shown)
+    self.assertIn('epsilon = 3 at delta = 1e-05 HOLDS', str(found))
+
+  def test_is_train_to_the_last_bit(self):
+    """The same data by name, the same model from a file: the same run."""
+    dataset = training.federation.datasets.load('digits')
+    mine = training.federation.models.build_linear((8, 8, 1), 10, 0)
+    settings = {'seed': 3, 'users': 5, 'mechanism': 'gradient', 'rounds': 3}
+    by_name = training.train(
+      settings_lib.TrainingSettings(
+        **{**fit._DEFAULTS, **settings}, model='linear', users_per_round=5
+      ),
+      self.folder.parent / 'named',
+    )
+    by_hand = self.fit(
+      mine,
+      dataset.train_features,
+      dataset.train_labels,
+      test=(dataset.test_features, dataset.test_labels),
+      **settings,
+    )
+    self.assertEqual(by_hand.loss, by_name.loss)
+    np.testing.assert_array_equal(
+      by_hand.model.get_weights()[0], by_name.weights[0]
+    )
+
+  def test_users_with_their_own_examples(self):
+    parts = [(X[:9], Y[:9]), (X[9:100], Y[9:100]), (X[100:], Y[100:])]
+    found = self.fit(
+      model, [tf.data.Dataset.from_tensor_slices(p).batch(8) for p in parts]
+    )
+    self.assertTrue(found.statement.holds)
+    config = run_folder.read_config(self.folder)
+    self.assertEqual(config['resolved']['examples_per_user'], [9, 91, 500])
+    self.assertEqual(config['settings']['split'], 'own')
+
+  def test_one_output_and_a_function_that_builds(self):
+    def build():
+      inputs = tf.keras.Input([4])
+      return tf.keras.Model(inputs, _LAYERS.Dense(1, 'sigmoid')(inputs))
+
+    found = self.fit(
+      build, X, Y == 0, users=4, test=(TEST[0], TEST[1] == 0), rounds=40
+    )
+    right = (found.model(TEST[0]).numpy()[:, 0] > 0.5) == (TEST[1] == 0)
+    self.assertGreater(found.accuracy, 0.8)
+    self.assertAlmostEqual(right.mean(), found.accuracy, places=6)
+
+  def test_interrupted_and_resumed(self):
+    arguments = {'users': 4, 'seed': 1, 'mechanism': 'gradient', 'rounds': 4}
+    given = model()
+    given(X[:1])
+    whole = self.fit(given, X, Y, **arguments)
+    self.folder = self.folder.parent / 'resumed'
+    next_round = run.TrainingRun._next_round
+
+    async def failing(self, state):
+      if self._rounds.completed == 2:
+        raise KeyboardInterrupt
+      return await next_round(self, state)
+
+    with (
+      mock.patch.object(run.TrainingRun, '_next_round', failing),
+      self.assertRaises(KeyboardInterrupt),
+    ):
+      self.fit(given, X, Y, **arguments)
+    found = self.fit(given, X, Y, resume=True, **arguments)
+    self.assertEqual(found.loss, whole.loss)
+    for one, other in zip(
+      found.model.get_weights(), whole.model.get_weights(), strict=True
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_resume_of_another_model_is_refused(self):
+    with (
+      mock.patch.object(
+        run.TrainingRun, '_next_round', side_effect=KeyboardInterrupt
+      ),
+      self.assertRaises(KeyboardInterrupt),
+    ):
+      self.fit(model, X, Y, users=4)
+    other = tf.keras.Sequential([_LAYERS.Dense(5), _LAYERS.Dense(3)])
+    with self.assertRaisesRegex(errors.UsageError, '^resume must find the mod'):
+      self.fit(other, X, Y, users=4, resume=True)
+
+  @parameterized.named_parameters(
+    ('users', {}, r'^users must be given'),
+    ('many_users', {'users': 601}, r'^users must be at most .* 600, got 601$'),
+    ('setting', {'users': 3, 'split': 'iid'}, r'^split is no setting of fit$'),
+    ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit$'),
+    ('epsilon', {'users': 3, 'epsilon': -1}, r'^epsilon must be .*, got -1$'),
+    ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
+    ('test', {'users': 3, 'test': None}, r'^test must be public examples'),
+    ('resume', {'users': 3, 'resume': True}, r'^output_dir must be the folder'),
+  )
+  def test_refused_before_there_is_a_folder(self, arguments, text):
+    with self.assertRaisesRegex(errors.UsageError, text):
+      self.fit(model(), X, Y, **arguments)
+    self.assertFalse(self.folder.exists())
+
+  def test_history_is_a_frame_or_says_what_to_install(self):
+    (self.folder).mkdir()
+    (self.folder / 'metrics.csv').write_text('round,test_loss\n1,2.5\n2,1.5\n')
+    found = fit.PrivateRun(model(), mock.Mock(), 1.5, 0.5, self.folder)
+    with (
+      mock.patch.dict(sys.modules, {'pandas': None}),
+      self.assertRaisesRegex(ImportError, 'pip install pandas'),
+    ):
+      _ = found.history
+    np.testing.assert_array_equal(found.metrics['test_loss'], [2.5, 1.5])
+
+
+class RunningLoopTest(FitTestCase):
+  def test_fit_and_train_in_a_running_loop(self):
+    async def cell():
+      found = self.fit(model(), X, Y, users=4)
+      result = training.train(
+        settings_lib.TrainingSettings(rounds=1), self.folder.parent / 'other'
+      )
+      return found, result
+
+    found, result = asyncio.run(cell())
+    self.assertTrue(found.statement.holds)
+    self.assertTrue(np.isfinite(result.loss))
+
+  def test_results_and_errors_come_through(self):
+    async def cell(function):
+      return event_loop.call(function)
+
+    def fails(run_coroutine):
+      run_coroutine(asyncio.sleep(0))
+      raise ValueError('mine')
+
+    def ident(_):
+      return threading.get_ident()
+
+    self.assertEqual(event_loop.call(ident), threading.get_ident())
+    self.assertNotEqual(asyncio.run(cell(ident)), threading.get_ident())
+    with self.assertRaisesRegex(ValueError, 'mine'):
+      asyncio.run(cell(fails))
+
+  def test_interrupt_cancels_what_runs(self):
+    ended = []
+
+    def function(run_coroutine):
+      async def work():
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+          await asyncio.sleep(60)
+        finally:
+          ended.append('cleaned up')
+
+      run_coroutine(work())
+
+    # As a notebook's kernel does, whose loop does not handle the signal.
+    loop = asyncio.new_event_loop()
+
+    async def cell():
+      event_loop.call(function)
+
+    started = time.monotonic()
+    with self.assertRaises(KeyboardInterrupt):
+      loop.run_until_complete(cell())
+    self.assertEqual(ended, ['cleaned up'])
+    self.assertLess(time.monotonic() - started, 30)
+
+
+@absltest.skipUnless(
+  os.environ.get('JUPYTER_PYTHON'), 'make check-notebook has a kernel for it'
+)
+class NotebookTest(FitTestCase):
+  def test_in_a_kernel(self):
+    done = subprocess.run(
+      [
+        os.environ['JUPYTER_PYTHON'],
+        str(pathlib.Path(__file__).with_name('notebook.py')),
+        self.folder.parent,
+      ],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    self.assertIn('HOLDS', done.stdout)
+
+
+if __name__ == '__main__':
+  absltest.main()

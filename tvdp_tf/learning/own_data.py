@@ -1,0 +1,206 @@
+"""Arrays, data frames and `tf.data` sets as users with data, checked.
+
+Nothing here looks at the training data but to refuse what cannot be trained on.
+How many classes there are is what the model says.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf.learning import datasets
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+  """Shape of one example of `x`, as of `clients`, before it is checked.
+
+  Raises:
+    ValueError: If there is none.
+  """
+  first = x
+  if isinstance(x, (list, tuple)):
+    if not x:
+      raise ValueError('x must hold examples, got an empty list')
+    first = x[0]
+    if isinstance(first, (list, tuple)) and len(first) == 2:
+      first = first[0]
+  if isinstance(first, tf.data.Dataset):
+    features, batched = _elements('x', first)
+    return tuple(features.shape[1 if batched else 0 :])
+  shape = np.shape(first)
+  if not shape:
+    raise ValueError(f'x must hold examples, got {type(first).__name__}')
+  return tuple(shape[1:])
+
+
+def dataset(
+  x: Any,
+  y: Any,
+  test: Any,
+  num_classes: int,
+  dtype: np.dtype,
+) -> tuple[datasets.Dataset, list[np.ndarray] | None]:
+  """The data set of the caller's data.
+
+  Args:
+    x: Examples [n, ...], an array, a data frame or the like, to be dealt out to
+      users; or a list, with an entry for each user: a pair of such examples and
+      labels, or a `tf.data.Dataset` of (example, label), in batches or not.
+    y: Labels [n] of examples that are to be dealt out, in [0, num_classes), or
+      one-hot [n, num_classes]; None with a list of users.
+    test: A pair or a data set as above, public.
+    num_classes: How many classes there are.
+    dtype: Of examples.
+
+  Returns:
+    The data set; and for each user of a list the indices of its examples, None
+    if they are to be dealt out.
+
+  Raises:
+    ValueError: If it is something else; the text shows no values.
+  """
+  if test is None:
+    raise ValueError(
+      'test must be public examples and labels, (xt, yt), got None: loss and'
+      ' accuracy are shown of them, without noise'
+    )
+  test_features, test_labels = _part('test', test, num_classes, dtype)
+  if y is not None:
+    parts = [_part('', (x, y), num_classes, dtype)]
+    clients = None
+  else:
+    if not isinstance(x, (list, tuple)) or not len(x):
+      raise ValueError(
+        'y must be the labels of x, or x a list with the examples and labels,'
+        ' or the tf.data.Dataset, of each user, got None and '
+        f'{type(x).__name__}'
+      )
+    parts = [
+      _part(f'of user {user}', part, num_classes, dtype)
+      for user, part in enumerate(x)
+    ]
+    ends = np.cumsum([0, *(len(labels) for _, labels in parts)])
+    clients = [np.arange(*pair) for pair in itertools.pairwise(ends)]
+  for features, _ in [*parts, (test_features, test_labels)]:
+    if features.shape[1:] != parts[0][0].shape[1:]:
+      raise ValueError(
+        'x must have examples of one shape, for all users and the test, got '
+        f'{parts[0][0].shape[1:]} and {features.shape[1:]}'
+      )
+  return datasets.Dataset(
+    datasets.OWN,
+    np.concatenate([features for features, _ in parts]),
+    np.concatenate([labels for _, labels in parts]),
+    test_features,
+    test_labels,
+    num_classes,
+  ), clients
+
+
+def _part(
+  whose: str, part: Any, num_classes: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+  """(features, labels) of a user, or of the test."""
+  if isinstance(part, tf.data.Dataset):
+    part = _read(f'x {whose}'.strip(), part)
+  if not isinstance(part, (list, tuple)) or len(part) != 2:
+    raise ValueError(
+      f'{f"x {whose}".strip()} must be a pair of examples and labels, or a'
+      f' tf.data.Dataset, got {type(part).__name__}'
+    )
+  x, y = f'x {whose}'.strip(), f'y {whose}'.strip()
+  features = _features(x, part[0], dtype)
+  labels = _labels(y, part[1], num_classes)
+  if len(features) != len(labels) or not len(labels):
+    raise ValueError(
+      f'{y} must have a label for each of one example or more, got '
+      f'{len(features)} examples and {len(labels)} labels'
+    )
+  return features, labels
+
+
+def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
+  """(spec of the examples, whether they come in batches)."""
+  spec = data.element_spec
+  if (
+    not isinstance(spec, tuple)
+    or len(spec) != 2
+    or not all(isinstance(part, tf.TensorSpec) for part in spec)
+    or spec[0].shape.rank is None
+  ):
+    raise ValueError(
+      f'{name} must be a tf.data.Dataset of (example, label), got elements '
+      f'{" ".join(str(spec).split())[:200]}'
+    )
+  if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+    raise ValueError(f'{name} must end, got a tf.data.Dataset that repeats')
+  # A batch has a size that is not known, or labels in a row.
+  labels = spec[1].shape
+  return spec[0], labels.rank == 2 or (
+    labels.rank == 1 and (labels[0] is None or labels[0] == spec[0].shape[0])
+  )
+
+
+def _read(name: str, data: tf.data.Dataset) -> tuple[Any, Any]:
+  _, batched = _elements(name, data)
+  if not batched:
+    data = data.batch(1024)
+  batches = list(data.as_numpy_iterator())
+  if not batches:
+    raise ValueError(f'{name} must have examples, got none')
+  features, labels = zip(*batches, strict=True)
+  return np.concatenate(features), np.concatenate(labels)
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+  if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
+    value = value.to_numpy()
+  try:
+    array = np.asarray(value)
+  except (TypeError, ValueError):
+    raise ValueError(f'{name} must be one array of numbers') from None
+  if array.dtype.kind not in 'biuf':
+    raise ValueError(
+      f'{name} must hold numbers alone, got the dtype {array.dtype}'
+    )
+  if not array.ndim:
+    raise ValueError(f'{name} must hold examples, got a single number')
+  if array.dtype.kind == 'f':
+    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    if not finite.all():
+      raise ValueError(
+        f'{name} must hold finite numbers, got another in row '
+        f'{np.argmin(finite)}'
+      )
+  return array
+
+
+def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
+  array = _array(name, value)
+  if array.dtype.kind == 'f' and dtype.kind != 'f':
+    raise ValueError(
+      f'{name} must hold whole numbers for a model of {dtype}, got the dtype '
+      f'{array.dtype}'
+    )
+  # What a user has is the caller's to change: a copy.
+  return np.array(array, dtype)
+
+
+def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:
+  array = _array(name, value)
+  allowed = f'{name} must hold class numbers in [0, {num_classes})'
+  if array.ndim == 2 and array.shape[1] == num_classes:
+    ones = array == 1
+    wrong = (ones.sum(axis=1) != 1) | ((array != 0) != ones).any(axis=1)
+    array = ones.argmax(axis=1)
+  else:
+    if array.ndim == 2 and array.shape[1] == 1:
+      array = array[:, 0]
+    if array.ndim != 1:
+      raise ValueError(f'{allowed}, a row of them, got shape {array.shape}')
+    wrong = (array < 0) | (array >= num_classes) | (array != np.floor(array))
+  if wrong.any():
+    raise ValueError(f'{allowed}, got another in row {np.argmax(wrong)}')
+  return array.astype(np.int32)

@@ -1,0 +1,198 @@
+"""A Keras model of the caller's own, as the spec that training asks for.
+
+The model is left as it is. It is trained without its last softmax or sigmoid,
+which is in the loss, where it is numerically stable.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf import _validate
+from tvdp_tf.learning import datasets, models
+
+_LINEAR = tf.keras.activations.linear
+# The outputs of what ends in one are no scores.
+_IN_THE_LOSS = (tf.keras.activations.softmax, tf.keras.activations.sigmoid)
+_LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
+  'cross_entropy': models.CrossEntropyLoss,
+  'logistic': models.LogisticLoss,
+  'hinge': models.HingeLoss,
+}
+_SCORES = {'cross_entropy': False, 'logistic': True, 'hinge': True}
+
+
+class OwnModel:
+  """A model, and how to make others like it.
+
+  Attributes:
+    input_shape: Of one example.
+    input_dtype: Of examples, a NumPy dtype.
+    num_classes: How many classes its outputs are scores of.
+    spec: For training.
+  """
+
+  def __init__(
+    self,
+    model: tf.keras.Model | Callable[[], tf.keras.Model],
+    input_shape: Sequence[int],
+    loss: str | tf.keras.losses.Loss | None = None,
+  ):
+    """Looks at a model.
+
+    Args:
+      model: A Keras model with one input and outputs [n, classes], or [n, 1]
+        for the second of two classes; or a function that builds one. Its
+        weights now are those that training starts from.
+      input_shape: Of one example, should the model not say.
+      loss: Keras loss of (labels [n], scores [n, classes]), averaged over n, or
+        cross_entropy, logistic or hinge. By default cross_entropy, and logistic
+        for one output.
+
+    Raises:
+      ValueError: If it is no such model, or cannot be copied.
+    """
+    if isinstance(model, tf.keras.Model):
+      original, self._make = model, lambda: _copied(model)
+    elif callable(model):
+      original, self._make = model(), model
+    else:
+      original = model
+    if not isinstance(original, tf.keras.Model):
+      raise ValueError(
+        'model must be a tf.keras.Model, or a function that builds one, got '
+        f'{type(original).__module__}.{type(original).__qualname__}'
+      )
+    known = _with_input(original, input_shape)
+    if len(known.inputs) != 1 or len(known.outputs) != 1:
+      raise ValueError(
+        f'model must have one input and one output, got {len(known.inputs)} and'
+        f' {len(known.outputs)}'
+      )
+    self._initial = original.get_weights()
+    self.input_shape = tuple(known.input_shape[1:])
+    self.input_dtype = np.dtype(known.inputs[0].dtype.as_numpy_dtype)
+    if len(known.output_shape) != 2 or not known.output_shape[1]:
+      raise ValueError(
+        'model must have outputs of the shape (None, classes), got '
+        f'{known.output_shape}'
+      )
+    outputs = known.output_shape[1]
+    self.num_classes = max(outputs, 2)
+    _check_scores(self._scores(self._initial))
+    self.spec = models.ModelSpec(
+      datasets.OWN, self._build, _loss(loss, outputs)
+    )
+
+  def with_weights(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
+    """Another model like it, with these weights, its softmax in place.
+
+    Raises:
+      ValueError: If there is no other.
+    """
+    made = self._make()
+    if not made.built:
+      _with_input(made, self.input_shape)
+    shapes = [w.shape for w in made.get_weights()]
+    if shapes != [np.shape(w) for w in weights]:
+      raise ValueError(
+        'model must be copied with all its weights, or built the same by each'
+        f' call, got weights of the shapes {shapes}'
+      )
+    made.set_weights(weights)
+    return made
+
+  def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
+    """The same without the activation that is in the loss."""
+    made = self.with_weights(weights)
+    if type(made).__name__ in ('Sequential', 'Functional'):
+      last = made.layers[-1]
+      if getattr(last, 'activation', None) in _IN_THE_LOSS:
+        last.activation = _LINEAR
+    return _with_input(made, self.input_shape)
+
+  def _build(
+    self, input_shape: Sequence[int], num_classes: int, seed: int
+  ) -> tf.keras.Model:
+    del seed  # The weights are the caller's.
+    if tuple(input_shape) != self.input_shape:
+      raise ValueError(
+        f'x must have examples of the shape {self.input_shape}, as the input of'
+        f' the model, got {tuple(input_shape)}'
+      )
+    assert num_classes == self.num_classes
+    return self._scores(self._initial)
+
+
+def _copied(model: tf.keras.Model) -> tf.keras.Model:
+  try:
+    return tf.keras.models.clone_model(model)
+  # Of any kind: it may be the model's own code.
+  except Exception as error:
+    raise ValueError(
+      'model must be one that Keras can copy, by its get_config, or a function'
+      f' that builds one, got {type(error).__name__}: '
+      f'{" ".join(str(error).split())[:200]}'
+    ) from error
+
+
+def _with_input(
+  model: tf.keras.Model, input_shape: Sequence[int]
+) -> tf.keras.Model:
+  """The model, if it knows its input; else one around it that does."""
+  known = getattr(model, 'inputs', None)
+  if known and (len(known) != 1 or known[0].shape[0] is None):
+    return model
+  if known:  # Of batches of one size: those that it was called with.
+    input_shape = known[0].shape[1:]
+    if type(model) is tf.keras.Sequential:
+      return tf.keras.Sequential([tf.keras.Input(input_shape), *model.layers])
+  inputs = tf.keras.Input(tuple(input_shape))
+  try:
+    outputs = model(inputs)
+  except Exception as error:
+    raise ValueError(
+      f'model must take examples of the shape {tuple(input_shape)}, got '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+  if getattr(model, 'inputs', None):  # A Sequential that was never called.
+    return model
+  return tf.keras.Model(inputs, outputs)
+
+
+def _check_scores(model: tf.keras.Model) -> None:
+  """Refuses outputs that are probabilities, as of made-up examples."""
+  spec = model.inputs[0]
+  if not spec.dtype.is_floating or None in spec.shape[1:]:
+    return
+  examples = np.random.default_rng(0).normal(0, 10, [16, *spec.shape[1:]])
+  outputs = np.asarray(model(tf.constant(examples, spec.dtype)), np.float64)
+  sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(16)
+  within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
+  if within and np.allclose(sums, 1, atol=1e-3):
+    raise ValueError(
+      'model must end in scores, or in a softmax or sigmoid that is the'
+      ' activation of its last layer, got outputs that are probabilities:'
+      ' leave the last step out, it is in the loss'
+    )
+
+
+def _loss(
+  loss: str | tf.keras.losses.Loss | None, outputs: int
+) -> tf.keras.losses.Loss:
+  if isinstance(loss, tf.keras.losses.Loss):
+    if loss.get_config().get('from_logits') is False:
+      raise ValueError(
+        'loss must be of scores, got one with from_logits=False: the model is'
+        ' trained without its softmax'
+      )
+    return loss
+  name = loss or ('logistic' if outputs == 1 else 'cross_entropy')
+  _validate.one_of('loss', name, tuple(_LOSSES))
+  if _SCORES[name] != (outputs == 1):
+    raise ValueError(
+      f'loss must be {"logistic or hinge" if outputs == 1 else "cross_entropy"}'
+      f' for a model of {outputs} outputs, got {name!r}'
+    )
+  return _LOSSES[name]()

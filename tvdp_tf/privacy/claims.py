@@ -1,0 +1,229 @@
+"""What the noise that another tool adds delivers, beside what the tool claims.
+
+A formula says how the tool sets its noise, and what it counts:
+
+  gaussian           noise multiplier z on each of all rounds
+  flower-local-dp    Flower's LocalDpMod: sensitivity sqrt(2 ln(1.25/delta)) /
+                     epsilon on each client's clipped update, for each round as
+                     if it were the only one (as of flwr 1.8 to 1.20)
+  dp-sgd             tensorflow_privacy's DP-SGD and Opacus: z on each batch's
+                     sum of clipped gradients, accounted as Poisson sampled
+  nvflare-svt        NVFlare's SVTPrivacy: Laplace noise on some coordinates
+  nvflare-percentile NVFlare's PercentilePrivacy: no noise
+
+What is delivered is an upper bound, for the worst client or example, and rests
+on the tool doing what it says. It is no audit of the tool.
+"""
+
+import dataclasses
+import math
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import accounting, gaussian, statement
+
+FORMULAS = (
+  *('gaussian', 'flower-local-dp', 'dp-sgd', 'nvflare-svt'),
+  'nvflare-percentile',
+)
+# How batches are drawn; only of secret Poisson draws is an epsilon amplified.
+BATCHES = ('poisson', 'shuffled')
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedClaim:
+  """A claim and what it comes to.
+
+  Attributes:
+    formula: One of `FORMULAS`.
+    claimed_epsilon: What the tool says; NaN if it says nothing.
+    delta: Of both.
+    delivered_epsilon: What its releases deliver together; inf if nothing is
+      proven.
+    unit: Whose privacy, and what is exchanged.
+    noise_multipliers: Of each release, by the sensitivity that holds.
+    reasons: Why it is that, in sentences.
+  """
+
+  formula: str
+  claimed_epsilon: float
+  delta: float
+  delivered_epsilon: float
+  unit: str
+  noise_multipliers: tuple[float, ...]
+  reasons: tuple[str, ...]
+
+  @property
+  def holds(self) -> bool:
+    """Whether no more is claimed than is delivered."""
+    return self.delivered_epsilon <= self.claimed_epsilon
+
+  def describe(self) -> str:
+    """The verdict in words, several lines."""
+    words = 'HOLDS' if self.holds else 'DOES NOT HOLD'
+    if math.isnan(self.claimed_epsilon):
+      claim = f'Claim ({self.formula}): no epsilon was claimed.'
+    else:
+      claim = (
+        f'Claim ({self.formula}): epsilon = {self.claimed_epsilon!r} {words}.'
+      )
+    delivered = statement.format_epsilon(self.delivered_epsilon)
+    return '\n'.join(
+      [
+        claim,
+        f'  Delivered: epsilon = {delivered} at delta = {self.delta!r}'
+        f' ({len(self.noise_multipliers)} releases that count)',
+        f'  Protects: {self.unit}',
+        *(f'  - {reason}' for reason in self.reasons),
+      ]
+    )
+
+
+def check_claim(
+  formula: str,
+  *,
+  delta: float,
+  rounds: int,
+  epsilon: float | None = None,
+  noise_multiplier: float | None = None,
+  clip: float | None = None,
+  sensitivity: float | None = None,
+  sampling_rate: float = 1.0,
+  batches: str = 'poisson',
+) -> CheckedClaim:
+  """Says what the noise of another tool delivers.
+
+  >>> found = check_claim(
+  ...   'flower-local-dp', epsilon=1.0, delta=1e-5, rounds=30, clip=1.0,
+  ...   sensitivity=1.0)
+  >>> found.holds, round(found.delivered_epsilon, 2)
+  (False, 11.64)
+
+  Args:
+    formula: One of `FORMULAS`; see above.
+    delta: In (0, 1).
+    rounds: How many releases there are: rounds, or steps of DP-SGD.
+    epsilon: What the tool claims, of all rounds, if it does; with
+      flower-local-dp its setting, which is of one.
+    noise_multiplier: With gaussian and dp-sgd: the noise's standard deviation
+      over the sensitivity, or over the clip of one example.
+    clip: With flower-local-dp: its clipping_norm.
+    sensitivity: With flower-local-dp: its sensitivity.
+    sampling_rate: With dp-sgd: a batch's share of the examples.
+    batches: With dp-sgd: `poisson`, drawn anew and kept secret, or `shuffled`,
+      in which every example comes once an epoch.
+
+  Returns:
+    The checked claim.
+
+  Raises:
+    ValueError: If an argument is missing or out of its range.
+  """
+  _validate.one_of('formula', formula, FORMULAS)
+  delta = _validate.open_unit('delta', delta)
+  _validate.integer('rounds', rounds)
+  claimed = math.nan
+  if epsilon is not None:
+    claimed = _validate.positive('epsilon', epsilon)
+  if formula.startswith('nvflare'):
+    return _unproven(formula, claimed, delta)
+  if formula == 'flower-local-dp':
+    return _flower(
+      _validate.positive('epsilon', epsilon),
+      delta,
+      rounds,
+      _validate.positive('clip', clip),
+      _validate.positive('sensitivity', sensitivity),
+    )
+  z = _validate.positive('noise_multiplier', noise_multiplier)
+  if formula == 'gaussian':
+    return CheckedClaim(
+      formula,
+      claimed,
+      delta,
+      accounting.delivered_epsilon([z] * rounds, delta, 'exact'),
+      'what the noise multiplier is of',
+      (z,) * rounds,
+      (f'{rounds} releases of the same data add up, exactly',),
+    )
+  _validate.one_of('batches', batches, BATCHES)
+  rate = _validate.rate('sampling_rate', sampling_rate)
+  return _dp_sgd(claimed, delta, rounds, z, rate, batches)
+
+
+def _unproven(formula: str, claimed: float, delta: float) -> CheckedClaim:
+  if formula == 'nvflare-percentile':
+    reason = (
+      'coordinates are chosen and truncated by the data, and no noise is added:'
+      ' no epsilon is finite'
+    )
+  else:
+    reason = (
+      'its epsilons are of one coordinate and one round, relative to a'
+      ' truncation gamma; which coordinates are sent depends on the data in'
+      ' each round, and no theorem adds up all of them over the rounds'
+    )
+  return CheckedClaim(
+    formula, claimed, delta, math.inf, 'nobody, provably', (), (reason,)
+  )
+
+
+def _flower(
+  epsilon: float, delta: float, rounds: int, clip: float, sensitivity: float
+) -> CheckedClaim:
+  stddev = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+  # Of two clients' updates, or of one with other data: each within the clip.
+  true = 2 * clip
+  z = stddev / true
+  once = gaussian.gaussian_epsilon(z, delta)
+  reasons = [
+    'its epsilon is of one round, and nothing adds up the rounds: a client that'
+    f' takes part in all {rounds} is counted {rounds} times here',
+    f'two clipped updates differ by up to 2 * {clip:g} = {true:g}, the'
+    f' sensitivity was set to {sensitivity:g}; one round delivers'
+    f' {statement.format_epsilon(once)}',
+  ]
+  if epsilon > 1:
+    reasons.append('its formula is proven for epsilon < 1 alone')
+  return CheckedClaim(
+    'flower-local-dp',
+    epsilon,
+    delta,
+    accounting.delivered_epsilon([z] * rounds, delta, 'exact'),
+    'all data of one client, exchanged for any other, from the server',
+    (z,) * rounds,
+    tuple(reasons),
+  )
+
+
+def _dp_sgd(
+  claimed: float, delta: float, steps: int, z: float, rate: float, batches: str
+) -> CheckedClaim:
+  if batches == 'poisson':
+    multipliers = (z,) * steps
+    delivered = min(
+      accounting.delivered_epsilon(multipliers, delta, name, 'poisson', rate)
+      for name in ('rdp', 'pld')
+    )
+    reasons = (
+      'each batch must be a fresh Poisson draw that stays secret: what is'
+      ' common, shuffled batches of one size, is `shuffled` here',
+    )
+  else:
+    # In an epoch one release alone is of the example, whichever it is.
+    epochs = math.ceil(steps * rate * (1 - 1e-12))
+    multipliers = (z,) * epochs
+    delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')
+    reasons = (
+      f'an example is in one batch of each of {epochs} epochs; no amplification'
+      ' is proven here of batches that are shuffled, and none is granted',
+    )
+  return CheckedClaim(
+    'dp-sgd',
+    claimed,
+    delta,
+    delivered,
+    'one example, added or removed (or its gradient made zero), from who sees'
+    ' the model after each step',
+    multipliers,
+    reasons,
+  )

@@ -1,0 +1,234 @@
+"""`fit`: a Keras model, data in memory, a budget; `train` does the rest."""
+
+import base64
+import dataclasses
+import functools
+import html
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf import errors, privacy
+from tvdp_tf.learning import datasets, own_data, own_model
+from tvdp_tf.output import files
+from tvdp_tf.training import federation, run_folder
+from tvdp_tf.training import settings as settings_lib
+from tvdp_tf.training import train as training
+
+# For a model that nobody knows anything of, found on the digits: everybody in
+# every round, one step a round, and a server that averages. See `fit`.
+_DEFAULTS: dict[str, Any] = {
+  'mechanism': 'distributed',
+  'epsilon': 3.0,
+  'delta': 1e-5,
+  'theta': 1.0,
+  'rounds': 50,
+  'local_steps': 1,
+  'example_l2_norm_clip': 1.0,
+  'learning_rate': 0.2,
+  'server_momentum': 0.9,
+  'server_average': 0.8,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateRun:
+  """What `fit` returns; a notebook shows its statement and its curves.
+
+  Attributes:
+    model: The trained Keras model, a copy of the one that was given.
+    statement: What the run's releases reveal.
+    loss: Test loss of the last round.
+    accuracy: Test accuracy of the last round.
+    output_dir: The run's folder.
+  """
+
+  model: tf.keras.Model
+  statement: privacy.PrivacyStatement
+  loss: float
+  accuracy: float
+  output_dir: pathlib.Path
+
+  @functools.cached_property
+  def metrics(self) -> dict[str, np.ndarray]:
+    """Numbers of every round by name, float64 [rounds] (`training.metrics`)."""
+    rows = files.read_csv(self.output_dir / run_folder.METRICS)
+    return {
+      name: np.array([float(row[name]) for row in rows]) for name in rows[0]
+    }
+
+  @property
+  def history(self) -> Any:
+    """`metrics` as a pandas DataFrame, a row a round.
+
+    Raises:
+      ImportError: If there is no pandas.
+    """
+    try:
+      import pandas  # noqa: PLC0415
+    except ImportError as error:
+      raise ImportError(
+        'history needs pandas, which is not installed: pip install pandas, or'
+        ' take metrics, the same as arrays'
+      ) from error
+    frame = pandas.DataFrame(self.metrics).astype({'round': int})
+    return frame.set_index('round')
+
+  def __str__(self) -> str:
+    return (
+      f'{self.statement.describe()}\n'
+      f'Test loss {self.loss:.4f}, test accuracy {self.accuracy:.4f}.'
+      f' The run is in {self.output_dir}.'
+    )
+
+  def _repr_html_(self) -> str:
+    """For a notebook."""
+    curves = (self.output_dir / run_folder.CURVES).read_bytes()
+    return (
+      f'<p><b>{html.escape(self.statement.verdict)}</b></p>'
+      f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
+      '<img alt="loss, accuracy, noise and epsilon by round" src='
+      f'"data:image/png;base64,{base64.b64encode(curves).decode()}">'
+    )
+
+
+def fit(
+  model: tf.keras.Model | Callable[[], tf.keras.Model],
+  x: Any,
+  y: Any = None,
+  *,
+  test: Any,
+  users: int | None = None,
+  loss: str | tf.keras.losses.Loss | None = None,
+  output_dir: pathlib.Path | str | None = None,
+  resume: bool = False,
+  progress: bool = True,
+  **settings: Any,
+) -> PrivateRun:
+  """Trains a Keras model of one's own on data of one's own, privately.
+
+  It is `train`, and writes the same folder. The defaults are fixed and look at
+  no data: `distributed`, which protects an example from who sees the sum of all
+  users' clipped gradients (the statement says that the secure sum is
+  simulated), with epsilon = 3 and delta = 1e-5, all users in each of 50 rounds.
+  With mechanism='gradient' the server may see every upload; that needs many
+  more examples for each user.
+
+  Args:
+    model: A Keras model that classifies: outputs [n, classes], scores or a
+      softmax of them, or [n, 1], the score of the second of two classes or its
+      sigmoid; or a function that builds it. It is left as it is; its weights,
+      from which training starts, are taken for public.
+    x: Examples [n, ...], which are dealt out to the users at random: an array,
+      a pandas frame, anything that NumPy takes. Or a list with an entry for
+      each user: a pair of such examples and labels, or a `tf.data.Dataset` of
+      (example, label), in batches or not.
+    y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
+    test: (examples, labels) or a `tf.data.Dataset`, public: loss and accuracy
+      are shown of them, without noise.
+    users: How many there are; of a list, its length.
+    loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
+      scores), averaged over n; by default what suits the model's outputs.
+    output_dir: The folder to create, or to go on with; by default
+      runs/fit-<time>.
+    resume: Whether to go on with the run in `output_dir`, with the same data,
+      model and settings.
+    progress: Whether to draw a progress bar.
+    **settings: Of `TrainingSettings`: epsilon, delta, mechanism, rounds, ...
+
+  Returns:
+    The trained model, the statement and the history.
+
+  Raises:
+    UsageError: If data, model or settings do not fit, or `output_dir` exists;
+      the text shows no values of the data.
+    TrainingFailedError, NotWrittenError, LedgerError: As of `train`.
+  """
+  try:
+    if resume and output_dir is None:
+      raise ValueError('output_dir must be given with resume')
+    known = {field.name for field in dataclasses.fields(_Settings)}
+    for name in settings:
+      if name not in known or name in ('dataset', 'data_dir', 'model', 'split'):
+        raise ValueError(f'{name} is no setting of fit')
+    own = _own(model, x, y, test, loss, 'features' in settings)
+    run_settings = _settings(own, users, settings)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
+  output_dir = pathlib.Path(
+    output_dir or time.strftime('runs/fit-%Y%m%d-%H%M%S')
+  )
+  result = training.train(
+    run_settings, output_dir, progress, resume, own=own.data
+  )
+  return PrivateRun(
+    own.model.with_weights(result.weights),
+    result.statement,
+    result.loss,
+    result.accuracy,
+    result.output_dir,
+  )
+
+
+_Settings = settings_lib.TrainingSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own:
+  model: own_model.OwnModel
+  data: federation.Own
+
+
+def _own(model, x, y, test, loss, has_features: bool) -> _Own:
+  """Model and data, checked.
+
+  Raises:
+    ValueError: If they do not fit.
+  """
+  shape = own_data.shape_of(x)
+  found = own_model.OwnModel(model, shape, loss)
+  # Features are made of floats.
+  dtype = np.dtype(np.float32) if has_features else found.input_dtype
+  data, clients = own_data.dataset(x, y, test, found.num_classes, dtype)
+  if not has_features and shape != found.input_shape:
+    raise ValueError(
+      f'x must have examples of the shape {found.input_shape}, as the input of'
+      f' the model, got {shape}'
+    )
+  return _Own(found, federation.Own(data, found.spec, clients))
+
+
+def _settings(
+  own: _Own, users: int | None, given: dict[str, Any]
+) -> settings_lib.TrainingSettings:
+  """The run's settings.
+
+  Raises:
+    ValueError: If one is out of its range.
+  """
+  clients = own.data.clients
+  if clients is not None:
+    if users not in (None, len(clients)):
+      raise ValueError(
+        f'users must be {len(clients)}, the length of x, got {users!r}'
+      )
+    users = len(clients)
+  elif users is None:
+    raise ValueError(
+      'users must be given: to how many the examples are dealt out'
+    )
+  return _Settings(
+    **{
+      **_DEFAULTS,
+      'users_per_round': users,
+      **given,
+      'users': users,
+      'dataset': datasets.OWN,
+      'model': datasets.OWN,
+      'split': 'iid' if clients is None else datasets.OWN,
+    }
+  )
