@@ -22,7 +22,6 @@ _UNITS = {
   'central': 'user',
 }
 _SMALL = {
-  'mechanism': 'paper',
   'users': two_worlds.USERS,
   'users_per_round': 2,
   'rounds': 3,
