@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
-from tvdp_tf.training import event_loop, fit, run, run_folder
+from tvdp_tf.training import checkpoints, event_loop, fit, run, run_folder
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
@@ -143,8 +143,9 @@ class FitTest(FitTestCase):
 
   def test_resume_of_another_model_is_refused(self):
     with (
+      # After a release: a run without any leaves no folder.
       mock.patch.object(
-        run.TrainingRun, '_next_round', side_effect=KeyboardInterrupt
+        checkpoints.Checkpoints, 'save', side_effect=KeyboardInterrupt
       ),
       self.assertRaises(KeyboardInterrupt),
     ):
