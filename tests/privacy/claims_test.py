@@ -1,9 +1,11 @@
 """Claims of other tools, against dp_accounting."""
 
+import itertools
 import math
 from typing import Any
 
 import dp_accounting
+import numpy as np
 from absl.testing import absltest, parameterized
 from dp_accounting import pld
 
@@ -74,6 +76,31 @@ class ClaimsTest(parameterized.TestCase):
       privacy.delivered_epsilon([z] * epochs, delta, 'exact'),
     )
     self.assertFalse(shuffled.holds)
+
+  @parameterized.parameters((10, 4, 5), (10, 5, 4), (7, 3, 9), (60, 1, 61))
+  def test_most_batches_of_an_example(self, examples, batch, steps):
+    """Of shuffled batches, whether the last, smaller one is left out or not."""
+    rng = np.random.default_rng(examples)
+    most = 0
+    for _, drops_last in itertools.product(range(200), (False, True)):
+      drawn: list[np.ndarray] = []
+      while len(drawn) < steps:
+        order = rng.permutation(examples)
+        epoch = [order[i : i + batch] for i in range(0, examples, batch)]
+        if drops_last and len(epoch[-1]) < batch:
+          epoch.pop()
+        drawn += epoch
+      counts = np.bincount(np.concatenate(drawn[:steps]), minlength=examples)
+      most = max(most, int(counts.max()))
+    found = claims.check_claim(
+      'dp-sgd',
+      noise_multiplier=1.0,
+      sampling_rate=batch / examples,
+      batches='shuffled',
+      rounds=steps,
+      delta=1e-5,
+    )
+    self.assertLen(found.noise_multipliers, most)
 
   @parameterized.parameters('nvflare-svt', 'nvflare-percentile')
   def test_nothing_is_proven(self, formula):

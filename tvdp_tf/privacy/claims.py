@@ -5,7 +5,7 @@ A formula says how the tool sets its noise, and what it counts:
   gaussian           noise multiplier z on each of all rounds
   flower-local-dp    Flower's LocalDpMod: sensitivity sqrt(2 ln(1.25/delta)) /
                      epsilon on each client's clipped update, for each round as
-                     if it were the only one (as of flwr 1.8 to 1.20)
+                     if it were the only one (as of flwr 1.15.2 and 1.41.0)
   dp-sgd             tensorflow_privacy's DP-SGD and Opacus: z on each batch's
                      sum of clipped gradients, accounted as Poisson sampled
   nvflare-svt        NVFlare's SVTPrivacy: Laplace noise on some coordinates
@@ -54,7 +54,7 @@ class CheckedClaim:
 
   @property
   def holds(self) -> bool:
-    """Whether no more is claimed than is delivered."""
+    """Whether no more is delivered than is claimed."""
     return self.delivered_epsilon <= self.claimed_epsilon
 
   def describe(self) -> str:
@@ -209,8 +209,9 @@ def _dp_sgd(
       ' common, shuffled batches of one size, is `shuffled` here',
     )
   else:
-    # In an epoch one release alone is of the example, whichever it is.
-    epochs = math.ceil(steps * rate * (1 - 1e-12))
+    # In an epoch one release alone is of the example, whichever it is. A last
+    # batch that is not full may be left out: that makes the shortest epochs.
+    epochs = math.ceil(steps / math.floor(1 / rate * (1 + 1e-12)))
     multipliers = (z,) * epochs
     delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')
     reasons = (
