@@ -12,7 +12,8 @@ import tvdp_tf
 
 # Removing or renaming one breaks programs of others.
 NAMES = (
-  *('GeometricSchedule', 'Mechanism', 'PlanSettings', 'PrivacyLedger'),
+  *('Budget', 'GeometricSchedule', 'Mechanism', 'PlanSettings'),
+  'PrivacyLedger',
   *('TrainingSettings', 'audit_ledger', 'calibrate', 'central_noise'),
   *('check_claim', 'check_nesting', 'compiled_runtime', 'delivered_epsilon'),
   *('fit', 'functional_model', 'local_noise', 'local_runtime', 'plan', 'train'),

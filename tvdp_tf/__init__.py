@@ -7,7 +7,8 @@ What users need is here; everything else is in the sub-packages.
   plan       `plan` says what a run would cost; `PlanSettings` have what its
              prediction rests on, too
   account    `GeometricSchedule`, `calibrate`, `delivered_epsilon`,
-             `PrivacyLedger`, `audit_ledger`, `check_claim` of other tools
+             `audit_ledger`, `check_claim` of other tools; `Budget` for a loop
+             of your own, and the `PrivacyLedger` below it
   aggregate  `local_noise` and `central_noise` for TFF's algorithms,
              `withheld_metrics`, `check_nesting`, `functional_model`,
              `compiled_runtime`, `local_runtime`
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
   from tvdp_tf.planner.report import make_report as plan
   from tvdp_tf.planner.settings import PlanSettings
   from tvdp_tf.privacy import (
+    Budget,
     GeometricSchedule,
     PrivacyLedger,
     audit_ledger,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
   from tvdp_tf.training.train import train
 
 __all__ = [
+  'Budget',
   'GeometricSchedule',
   'Mechanism',
   'PlanSettings',
@@ -82,6 +85,7 @@ _SOURCES = {
   'train': 'tvdp_tf.training.train',
   **dict.fromkeys(
     [
+      'Budget',
       'GeometricSchedule',
       'PrivacyLedger',
       'audit_ledger',

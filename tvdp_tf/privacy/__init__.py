@@ -10,6 +10,7 @@ from tvdp_tf.privacy.accounting import (
   delivered_epsilon,
   is_sound,
 )
+from tvdp_tf.privacy.budget import Budget
 from tvdp_tf.privacy.calibration import calibrate
 from tvdp_tf.privacy.calibration_rules import schedule_for_every_round
 from tvdp_tf.privacy.claims import CheckedClaim, check_claim
@@ -85,6 +86,7 @@ __all__ = [
   'ACCOUNTANTS',
   'SAMPLINGS',
   'BoundTerms',
+  'Budget',
   'BudgetExceededError',
   'CheckedClaim',
   'ConvergenceSetting',

@@ -1,0 +1,179 @@
+"""A budget on the disk for a training loop of one's own, in any framework.
+
+  with tvdp_tf.Budget(
+    'ledger.jsonl', epsilon=3.0, delta=1e-5, clients=100, unit='user',
+    sensitivity='2 * clip = 2.0',
+  ) as budget:
+    for m in range(1, rounds + 1):
+      budget.spend(m, clients, noise_multiplier=z)  # Before anything leaves.
+      ...
+      log(budget.metrics())
+
+What is asked and recorded is a `PrivacyLedger`, which `audit_ledger` recomputes
+later. Whether the noise is really there, and is what its multiplier says, is up
+to the loop.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from absl import logging
+
+from tvdp_tf import _validate
+from tvdp_tf.privacy import ledger, statement
+
+
+class Budget:
+  """What every client may spend, and has spent, in a loop of one's own.
+
+  Clients are counted by the releases that they take part in; no sampling is
+  amplified. Noise may depend on earlier releases: `spend` is a privacy filter.
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike,
+    *,
+    epsilon: float,
+    delta: float,
+    clients: int,
+    unit: str,
+    sensitivity: str,
+    adjacency: str = 'replace-one',
+    sensitivity_proven: bool = False,
+    alarm_at: float = 0.8,
+    on_alarm: Callable[[str], None] = logging.warning,
+  ):
+    """Creates the ledger, or goes on with it if it is there.
+
+    Args:
+      path: Its file; its folder must exist.
+      epsilon: What each client may spend, > 0.
+      delta: In (0, 1).
+      clients: How many there are; they are numbered from 0.
+      unit: Whose privacy: 'example' or 'user'.
+      sensitivity: What noise multipliers are relative to, in words with
+        numbers, for the record.
+      adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
+      sensitivity_proven: Whether you vouch for it. An audit says HOLDS only
+        then.
+      alarm_at: The share of epsilon that raises the alarm, in (0, 1].
+      on_alarm: Called once, with a line, when a client has spent that much.
+
+    Raises:
+      ValueError: If an argument is out of its range.
+      LedgerError: If the ledger is damaged, open elsewhere, or another one.
+    """
+    self._alarm_at = _validate.rate('alarm_at', alarm_at)
+    self._on_alarm = on_alarm
+    header = ledger.LedgerHeader(
+      unit=unit,
+      adjacency=adjacency,
+      target_epsilon=epsilon,
+      delta=delta,
+      clients=clients,
+    )
+    run = ledger.LedgerRun(
+      mechanism='a loop of its own',
+      sensitivity=sensitivity,
+      sensitivity_proven=sensitivity_proven,
+      target_epsilon=epsilon,
+      seeded=False,
+      noise='as the loop draws it',
+      settings_digest=hashlib.sha256(repr(header).encode()).hexdigest(),
+    )
+    if os.path.exists(path):
+      self._ledger = ledger.PrivacyLedger.open(path, header)
+      found = self._ledger.runs[0]
+      claimed = (run.sensitivity, run.sensitivity_proven)
+      if (found.sensitivity, found.sensitivity_proven) != claimed:
+        self.close()
+        raise ledger.LedgerError(
+          f'{os.fspath(path)}: its sensitivity is {found.sensitivity!r},'
+          f' proven: {found.sensitivity_proven}, got {run.sensitivity!r},'
+          f' proven: {run.sensitivity_proven}'
+        )
+    else:
+      self._ledger = ledger.PrivacyLedger.create(path, header, run)
+    self._alarmed = False
+
+  def __enter__(self) -> 'Budget':
+    return self
+
+  def __exit__(self, *exc_info):
+    self.close()
+
+  def close(self):
+    """Lets go of the file."""
+    self._ledger.close()
+
+  def affordable_clients(
+    self,
+    clients: Iterable[int],
+    noise_multiplier: float,
+    releases_per_client: int = 1,
+  ) -> list[int]:
+    """Those of `clients` who can pay for such releases; as of `spend`."""
+    return self._ledger.affordable_clients(
+      clients, noise_multiplier, releases_per_client
+    )
+
+  def spend(
+    self,
+    round_number: int,
+    clients: Iterable[int],
+    noise_multiplier: float,
+    releases_per_client: int = 1,
+  ) -> None:
+    """Puts releases on record; to be called before anything is released.
+
+    A repetition counts again: what may have left has left.
+
+    Args:
+      round_number: From 1.
+      clients: Distinct numbers of those who take part, [k].
+      noise_multiplier: Standard deviation of the Gaussian noise over the
+        sensitivity: of each client's own noise, or of the noise on their sum.
+      releases_per_client: How many releases of each there are.
+
+    Raises:
+      ValueError: If an argument is out of its range.
+      BudgetExceededError: If a client cannot pay. Nothing is recorded, and
+        nothing must be released.
+      LedgerError: If it cannot be written.
+    """
+    numbers = list(clients)
+    # Noise that is drawn elsewhere never counts as a repeat.
+    fresh = [
+      ledger.release_id(secrets.token_bytes(32), b'', b'') for _ in numbers
+    ]
+    self._ledger.record(
+      round_number, numbers, fresh, noise_multiplier, releases_per_client
+    )
+    spent, target = self.delivered_epsilon, self._ledger.header.target_epsilon
+    if not self._alarmed and spent >= self._alarm_at * target:
+      self._alarmed = True
+      self._on_alarm(
+        f'privacy budget: epsilon = {statement.format_epsilon(spent)} of'
+        f' {target:g} is spent after round {round_number}'
+      )
+
+  @property
+  def delivered_epsilon(self) -> float:
+    """What the client that has spent most has spent, rounded up."""
+    return float(np.max(self._ledger.epsilons()))
+
+  @property
+  def remaining_epsilon(self) -> float:
+    """Target minus that; for display, for epsilons do not add up."""
+    return max(0.0, self._ledger.header.target_epsilon - self.delivered_epsilon)
+
+  def metrics(self) -> dict[str, float]:
+    """Both, by name, for a log or TensorBoard."""
+    return {
+      'delivered_epsilon': self.delivered_epsilon,
+      'remaining_epsilon': self.remaining_epsilon,
+    }
