@@ -29,10 +29,13 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   ),
   metrics_aggregator=tvdp_tf.withheld_metrics,
 )
-path = f'{tempfile.mkdtemp()}/ledger.jsonl'
-of = {'clients': 2, 'unit': 'user', 'sensitivity': f'2 * clip = {2 * CLIP}'}
-budget = tvdp_tf.Budget(path, epsilon=4, delta=1e-5, **of)
-with tvdp_tf.local_runtime(), budget:
+path, of = f'{tempfile.mkdtemp()}/ledger.jsonl', f'2 * clip = {2 * CLIP}'
+with (
+  tvdp_tf.local_runtime(),
+  tvdp_tf.Budget(
+    path, epsilon=4, delta=1e-5, clients=2, unit='user', sensitivity=of
+  ) as budget,
+):
   state, m = process.initialize(), 0
   while budget.affordable_clients(EVERYBODY, Z) == EVERYBODY:
     budget.spend(m := m + 1, EVERYBODY, Z)  # On the disk; only then:
