@@ -15,7 +15,14 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import errors
-from tvdp_tf.training import checkpoints, event_loop, fit, run, run_folder
+from tvdp_tf.training import (
+  checkpoints,
+  event_loop,
+  fit,
+  run,
+  run_folder,
+  shared_ledger,
+)
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
@@ -179,6 +186,19 @@ class FitTest(FitTestCase):
     ):
       _ = found.history
     np.testing.assert_array_equal(found.metrics['test_loss'], [2.5, 1.5])
+
+
+class SharedLedgerTest(FitTestCase):
+  def test_is_refused(self):
+    """Of two sets of users nothing says that they are the same."""
+    shared = shared_ledger.SharedLedger(self.folder.parent / 'ledger.jsonl')
+    made = fit._own(model, X, Y, TEST, None, False)
+    settings = fit._settings(made, 4, {'rounds': 2})
+    with self.assertRaisesRegex(
+      errors.UsageError, '^ledger must be given with'
+    ):
+      training.train(settings, self.folder, ledger=shared, own=made.data)
+    self.assertFalse(self.folder.exists())
 
 
 class RunningLoopTest(FitTestCase):

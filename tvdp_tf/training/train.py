@@ -416,6 +416,11 @@ def _train(
 ) -> TrainingResult:
   """`train`, with what stands for `asyncio.run`."""
   if ledger is not None:
+    if own is not None:
+      raise errors.UsageError(
+        'ledger must be given without data of your own: nothing says that a'
+        " user's number stands for the same user in every run"
+      )
     ledger.check(settings)
   if resume:
     config = run_folder.config_to_resume(
