@@ -32,7 +32,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-import tqdm
+from tqdm import auto as tqdm
 
 from tvdp_tf import errors
 from tvdp_tf.learning import datasets, evaluation, noise, partitions

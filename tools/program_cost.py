@@ -23,7 +23,7 @@ from tvdp_tf.cli import program
 _DATASET = flags.DEFINE_string('dataset', 'mnist', 'As of train.py.')
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'As of train.py.')
 _ROUNDS = flags.DEFINE_integer(
-  'rounds', 200, 'Rounds of each that are measured.', lower_bound=1
+  'measured_rounds', 200, 'Rounds of each that are measured.', lower_bound=1
 )
 _WARM_UP = 5
 

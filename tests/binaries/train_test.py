@@ -449,8 +449,10 @@ class FlagsTest(parameterized.TestCase):
       f'--data_dir={blocked}',
     )
     self.assertEqual(result.returncode, 1)
-    self.assertIn('data set mnist is not in', result.stderr)
-    self.assertLen(result.stderr.splitlines(), 1)
+    notice, error = result.stderr.splitlines()
+    self.assertIn('data set mnist is not in', notice)
+    self.assertEndsWith(notice, ': downloads it')
+    self.assertStartsWith(error, 'train.py: error: data set mnist is not in')
     self.assertFalse(os.path.lexists(f'{folder}/run'))
 
   def test_help(self):

@@ -234,7 +234,7 @@ class MnistTest(parameterized.TestCase):
         users_per_round=10,
         local_steps=5,
         seed=1,
-        **kwargs,
+        **{'mechanism': 'paper', 'delta': 1e-3, **kwargs},
       ),
       every_round=False,
     )

@@ -36,16 +36,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _HELP_FLAGS = frozenset({'help', 'helpfull', 'helpshort', 'helpxml', '?', 'h'})
 
 
-def _say(message: str) -> None:
+def _line(message: str) -> str:
   program = os.path.basename(sys.argv[0])
-  print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+  return f'{program}: error: {" ".join(message.split())}'
 
 
 def _exit(code: int, message: str) -> NoReturn:
   # Once more Ctrl-C must not disturb the end.
   for signal_number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signal_number, signal.SIG_IGN)
-  _say(message)
+  print(_line(message), file=sys.stderr)
   sys.exit(code)
 
 
@@ -60,7 +60,9 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 def _quit(signal_number: int, frame: FrameType | None) -> NoReturn:
   """Ends at once, where nothing has begun."""
   del signal_number, frame
-  _say('interrupted')
+  # Not by sys.stderr, in the midst of whose writing this may be.
+  with contextlib.suppress(OSError):
+    os.write(2, f'{_line("interrupted")}\n'.encode())
   os._exit(1)
 
 
