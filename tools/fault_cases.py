@@ -62,6 +62,8 @@ def _set_in_config(part: str, name: str, value: object) -> _Do:
     path = run / run_folder.CONFIG
     config = json.loads(path.read_text())
     config[part][name] = value
+    # As a run would have written it that began so.
+    config['sha256'] = run_folder.digest(config).hex()
     path.write_text(json.dumps(config))
 
   return do

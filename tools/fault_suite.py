@@ -269,7 +269,7 @@ class Suite:
       _WHERE,
       f'exit code {second.returncode} {quoted(second.stderr)}',
       _NOTHING if lives else 'the other run',
-      lives and second.returncode == 1,
+      lives and second.returncode in (1, 2),
     )
 
   def signalled(self, number: signal.Signals) -> Row:
