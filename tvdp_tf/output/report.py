@@ -92,7 +92,7 @@ def _protected(statement: privacy.PrivacyStatement) -> str:
   ]
   if statement.unit == 'example':
     exposed.insert(
-      0, 'A person with several examples, as well as one with a single example.'
+      0, 'All of a person who has several examples: each is protected alone.'
     )
   return html_page.section(
     'What is protected, and what is not',
