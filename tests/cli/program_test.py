@@ -34,6 +34,15 @@ def main():
       )
       getattr(logging, level)('theirs %s', level)
       getattr(tf.get_logger(), level)('tensorflow %s', level)
+  if WHAT.value in ('SIGINT', 'SIGTERM'):
+    import gc, signal, time
+    number = getattr(signal, WHAT.value)
+    def collected(*_):
+      gc.callbacks.clear()
+      signal.raise_signal(number)
+    gc.callbacks.append(collected)
+    gc.collect()
+    time.sleep(60)
   if WHAT.value == 'interrupt':
     raise KeyboardInterrupt
   print(sorted(shared_flags.values(FLAGS).items()))
@@ -104,6 +113,15 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(
       [line.partition('] ')[2] for line in result.stderr.splitlines()],
       expected,
+    )
+
+  @parameterized.parameters('SIGINT', 'SIGTERM')
+  def test_an_interrupt_where_nothing_can_be_raised(self, number):
+    """In a callback of the garbage collector, as JAX has one."""
+    result = run(f'--what={number}')
+    self.assertEqual(
+      (result.returncode, result.stdout, result.stderr),
+      (1, '', '-c: error: interrupted\n'),
     )
 
   def test_a_bug_is_not_hidden(self):

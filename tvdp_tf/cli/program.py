@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
@@ -55,6 +55,20 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # In the background.
     raise KeyboardInterrupt
   signal.raise_signal(signal.SIGINT)
+
+
+def _again(unraisable: Any) -> None:
+  """Repeats an interrupt that came where Python raises nothing.
+
+  In a destructor or a callback of the garbage collector, as JAX has one, it
+  would be shown and lost.
+  """
+  if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+    sys.__unraisablehook__(unraisable)
+    return
+  timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+  timer.daemon = True
+  timer.start()
 
 
 def _quit(signal_number: int, frame: FrameType | None) -> NoReturn:
@@ -209,6 +223,7 @@ def run(main: Callable[[], None]) -> NoReturn:
   behaviour is switched on), and programs import it late, after their flags.
   """
   _handle(signal.default_int_handler, _interrupt)
+  sys.unraisablehook = _again
   # TensorFlow's start-up log; read when it is imported, inherited by workers.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   app.define_help_flags()
