@@ -385,4 +385,10 @@ MUTANTS = [
     _SENSITIVITY,
     ('math.nextafter(delta - share, 0.0)', 'delta'),
   ),
+  *_of(
+    'tvdp_tf/training/run.py',
+    ('tests/training/resume_test.py',),
+    ('self._ledger.reread()', 'pass'),
+    ('self._plan.retake(self._recorder.charged())', 'pass'),
+  ),
 ]

@@ -84,7 +84,7 @@ class Published:
 
 
 # Tramer and Boneh, 2021: adding or removing a record.
-_TRAMER_BONEH = 'ScatterNet and CNN, central (Tramer, Boneh)'
+_TRAMER_BONEH = 'ScatterNet, linear, central (Tramer, Boneh)'
 PUBLISHED: Mapping[str, tuple[Published, ...]] = {
   'mnist': (Published(3.0, 0.987, _TRAMER_BONEH),),
   'fashion_mnist': (Published(3.0, 0.897, _TRAMER_BONEH),),

@@ -71,6 +71,8 @@ class CoverageTest(absltest.TestCase):
         *('PrivacyStatement', 'SensitivityRule', 'NoiseSchedule', 'NoiseShape'),
         # Of lists: `schedule_test`, `own_schedule_test`.
         *('ListedSchedule', 'ListedShape', 'listed_shape'),
+        # A ledger; `budget_test`.
+        'Budget',
         # In the table with its formula: `claims_test` has the others.
         'check_claim',
         # Same arguments as `convergence_bound`, which calls it.

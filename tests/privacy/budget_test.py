@@ -83,6 +83,18 @@ class BudgetTest(parameterized.TestCase):
         self.opened(**changes)
     self.opened().close()  # Nobody has kept it.
 
+  def test_many_clients_take_no_time(self):
+    with self.budget(clients=100_000) as budget:
+      budget.spend(1, range(10), 4.0)
+      budget.spend(2, [7], 4.0)
+      book = budget._ledger
+      self.assertEqual(budget.delivered_epsilon, book.epsilon(7))
+      self.assertGreater(book.epsilon(7), book.epsilon(6))
+      with mock.patch.object(book, 'epsilons') as one_by_one:
+        budget.spend(3, [7], 4.0)
+        budget.metrics()
+      one_by_one.assert_not_called()
+
   def test_what_nobody_vouches_for_does_not_hold(self):
     with self.budget(sensitivity_proven=False) as budget:
       budget.spend(1, [0], 8.0)

@@ -12,9 +12,9 @@ from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
 from tools import run_outcome
-from tvdp_tf import errors
+from tvdp_tf import errors, mechanisms
 from tvdp_tf.learning import evaluation
-from tvdp_tf.privacy import ledger, ledger_audit
+from tvdp_tf.privacy import _chained_file, ledger, ledger_audit, spending
 from tvdp_tf.training import checkpoints, federation, rounds, run_folder
 from tvdp_tf.training import train as training
 
@@ -269,6 +269,48 @@ class UnseededTest(resume_cases.FolderTestCase):
         statement['delivered']['server, worst client']['exact'],
         audit.worst_epsilon,
       )
+
+  @parameterized.product(
+    where=(
+      # The file has the line, the memory has not.
+      (_chained_file, '_write_head'),
+      (ledger.PrivacyLedger, 'record'),
+      # Half of it is done.
+      (spending.Spending, 'record'),
+      (mechanisms.Mechanism, 'take'),
+    ),
+    changes=(
+      {'mechanism': 'paper'},
+      {'mechanism': 'gradient', 'seed': 5},
+      {'mechanism': 'central', 'epsilon': 50.0, 'participation': 'uniform'},
+    ),
+  )
+  def test_statement_after_an_interrupt_anywhere(self, where, changes):
+    original = getattr(*where)
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(*args, **kwargs):
+      result = original(*args, **kwargs)
+      path = self.run_dir / run_folder.LEDGER
+      if interrupts and path.exists() and ledger_audit.audit(path).rounds == 2:
+        raise interrupts.pop()
+      return result
+
+    with (
+      mock.patch.object(where[0], where[1], interrupted),
+      self.assertRaises(KeyboardInterrupt),
+    ):
+      training.train(resume_cases.small(**changes), self.run_dir)
+    statement = statement_of(self.run_dir)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual(statement['rounds'], 2)
+    self.assertEqual(statement['ledger_head'], audit.head_hash)
+    told = [
+      epsilon
+      for views in statement['delivered'].values()
+      for epsilon in views.values()
+    ]
+    self.assertGreaterEqual(max(told), audit.worst_epsilon * (1 - 1e-9))
 
   def test_old_statement_is_gone_before_there_are_new_releases(self):
     settings = resume_cases.small(seed=5)

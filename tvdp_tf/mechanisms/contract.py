@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -341,6 +341,16 @@ class Mechanism(abc.ABC):
     """Adds releases to the history; as much work as there are clients."""
     self.history.append(releases)
     self.spending.record(rate=self._sampling_rate, **self.entry(releases))
+
+  def retake(self, history: Iterable[Round]) -> None:
+    """Takes these releases in place of all taken so far.
+
+    For what an interrupt has left: `take` itself may have been half done.
+    """
+    self.history.clear()
+    self.__dict__.pop('spending', None)
+    for releases in history:
+      self.take(releases)
 
   def observe(self, state: Any) -> None:
     """Takes note of the process's state after a round."""

@@ -150,7 +150,14 @@ def _budget(
       where,
     )
   finite = sorted(value for value in epsilons if math.isfinite(value))
-  if len(finite) < len(epsilons) or not math.isfinite(target):
+  if len(finite) == len(epsilons) and not math.isfinite(target):
+    most = _epsilon(finite[-1])
+    return html_page.section(
+      title,
+      html_page.paragraph(f'There is no limit; the most spent is {most}.'),
+      where,
+    )
+  if len(finite) < len(epsilons):
     return html_page.section(
       title,
       html_page.paragraph(

@@ -526,6 +526,21 @@ class ChainedFile:
       raise LedgerError(f'{self._path}: was changed by another program')
     return there.st_size
 
+  def reread(self) -> list[dict[str, Any]]:
+    """Closes the file, and verifies all of it once more.
+
+    Returns:
+      The payload of every complete line, `head_hash` being that of the last.
+
+    Raises:
+      LedgerError: As `read`.
+    """
+    self.close()
+    chain = read(self._path)
+    self._hash, self._count = chain.last_hash, len(chain.payloads)
+    self._size = chain.size
+    return chain.payloads
+
   def close(self):
     """Releases the lock; may be called again."""
     if self._descriptor >= 0:

@@ -19,7 +19,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 
-import numpy as np
 from absl import logging
 
 from tvdp_tf import _validate
@@ -164,7 +163,7 @@ class Budget:
   @property
   def delivered_epsilon(self) -> float:
     """What the client that has spent most has spent, rounded up."""
-    return float(np.max(self._ledger.epsilons()))
+    return self._ledger.worst_epsilon()
 
   @property
   def remaining_epsilon(self) -> float:

@@ -306,6 +306,18 @@ class PrivacyLedger:
     """Releases the file; what was recorded stays. May be called again."""
     self._file.close()
 
+  def reread(self):
+    """Closes the ledger, and adds up what its file holds.
+
+    After an interrupt, which may have come between the file and the memory:
+    only the file counts. `record` fails from then on.
+
+    Raises:
+      LedgerError: If it is damaged, or cannot be read.
+    """
+    payloads = self._file.reread()
+    self._state = _ledger_state.replay(self._file.path, payloads)
+
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
     """Within it nobody else records: what was found affordable still is.
@@ -538,6 +550,13 @@ class PrivacyLedger:
   def epsilons(self) -> np.ndarray:
     """What every client has spent in all runs, float64 [clients]; 1 ms each."""
     return self._state.spending.epsilons()
+
+  def worst_epsilon(self) -> float:
+    """What the client that has spent most has spent in all runs, rounded up.
+
+    Cheap with any number of clients, where their noise is Gaussian.
+    """
+    return self._state.spending.worst_epsilon()
 
   def remaining(self, client: int) -> float:
     """Target minus spent epsilon, at least 0; for display.

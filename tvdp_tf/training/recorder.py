@@ -35,13 +35,7 @@ class Recorded(NamedTuple):
 
 
 class Recorder:
-  """Records the rounds of one run in its ledger.
-
-  Attributes:
-    unrepeated: Rounds of the ledger that a resumed run with a seed has still to
-      repeat. They are in the ledger's book, but not yet in the run's own
-      (`Mechanism.spending`).
-  """
+  """Records the rounds of one run in its ledger."""
 
   def __init__(
     self,
@@ -54,7 +48,10 @@ class Recorder:
     self._seed = rounds.plan.settings.seed
     self._ledger = ledger
     self._settings_digest = settings_digest
-    self.unrepeated: list[mechanisms.Round] = []
+
+  def charged(self) -> list[mechanisms.Round]:
+    """All that the ledger has charged this run with, in order."""
+    return [self._plan.recorded(record) for record in self._ledger.charged]
 
   def replay(self, releases: int) -> int:
     """Takes what the ledger holds into the plan's history.
@@ -68,7 +65,7 @@ class Recorder:
     Raises:
       LedgerError: If the ledger holds fewer.
     """
-    charged = [self._plan.recorded(record) for record in self._ledger.charged]
+    charged = self.charged()
     if releases > len(charged):
       raise ledger_lib.LedgerError(
         f'the ledger holds {len(charged)} rounds of releases, but a checkpoint '
@@ -78,7 +75,8 @@ class Recorder:
       self._plan.take(past)
     lost = charged[releases:]
     if self._seed is not None:
-      self.unrepeated = lost
+      # The run repeats them: until then they are in the ledger's book alone,
+      # and in the statement.
       return 0
     for past in lost:
       self._plan.take(past)
@@ -132,9 +130,6 @@ class Recorder:
         )
       except ledger_lib.BudgetExceededError as error:
         raise self._budget_spent(round_number) from error
-    self.unrepeated = [
-      past for past in self.unrepeated if past.number > round_number
-    ]
     return Recorded(
       releases,
       {client: keys[client] for client in left},

@@ -264,11 +264,11 @@ class TrainingRun:
       )
 
   def _final_statement(self) -> privacy.PrivacyStatement:
-    """On all that was released; nothing more will be."""
-    for past in self._recorder.unrepeated:
-      self._plan.take(past)
-    self._recorder.unrepeated = []
+    """On all that is on record; nothing more will be released."""
     if self._statement is None:
+      # A run with a seed may have stopped before it had repeated them all.
+      for past in self._recorder.charged()[len(self._plan.history) :]:
+        self._plan.take(past)
       self._statement = self._plan.statement()
       if self._selection is not None:
         self._statement = self._selection.statement(
@@ -297,8 +297,13 @@ class TrainingRun:
 
     Raises:
       NotWrittenError: If one cannot be written.
+      LedgerError: If the ledger cannot be read again, to learn where the run
+        was interrupted.
     """
-    if not self._plan.history and not self._recorder.unrepeated:
+    if not finished and self._statement is None:
+      self._ledger.reread()
+      self._plan.retake(self._recorder.charged())
+    if not self._plan.history:
       return None
     # Matplotlib is not needed before: rounds need not wait for its import.
     from tvdp_tf.output import plots  # noqa: PLC0415

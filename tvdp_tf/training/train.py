@@ -468,7 +468,9 @@ def _train(
       run_coroutine(run.train(progress, resume))
     except BaseException:
       # A failed run has released things too: its statement counts them.
-      with contextlib.suppress(disk_errors.NotWrittenError):
+      with contextlib.suppress(
+        disk_errors.NotWrittenError, ledger_lib.LedgerError
+      ):
         run.write_results(finished=False)
       raise
     statement = run.write_results(finished=True)
