@@ -37,7 +37,7 @@ from tqdm import auto as tqdm
 from tvdp_tf import errors
 from tvdp_tf.learning import datasets, evaluation, noise, partitions
 from tvdp_tf.output import plots
-from tvdp_tf.training import checkpoints, export, rounds
+from tvdp_tf.training import checkpoints, export, round_log, rounds
 from tvdp_tf.training import run as training_run
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
@@ -224,7 +224,7 @@ def world(
     clock = types.SimpleNamespace(monotonic=lambda: 0.0)
     replace(training_run, 'time', clock)
     futures = types.SimpleNamespace(ThreadPoolExecutor=lambda _: _AtOnce())
-    replace(training_run, 'concurrent', types.SimpleNamespace(futures=futures))
+    replace(round_log, 'concurrent', types.SimpleNamespace(futures=futures))
     yield
 
 

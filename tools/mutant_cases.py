@@ -386,7 +386,7 @@ MUTANTS = [
     ('math.nextafter(delta - share, 0.0)', 'delta'),
   ),
   *_of(
-    'tvdp_tf/training/run.py',
+    'tvdp_tf/training/results.py',
     ('tests/training/resume_test.py',),
     ('self._ledger.reread()', 'pass'),
     ('self._plan.retake(self._recorder.charged())', 'pass'),

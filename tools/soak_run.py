@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import psutil
 from scipy import stats
 
 from benchmarks.harness import processes
@@ -190,15 +191,14 @@ class Soak:
     """Takes a sample; ends the run if it is to be interrupted here."""
     if round_number % self.collect_every == 0:
       gc.collect()
-    own = pathlib.Path('/proc/self')
-    pages = int((own / 'statm').read_text().split()[1])
+    own = psutil.Process()
     repeated = any(sample.round == round_number for sample in self.samples)
     self.samples.append(
       Sample(
         round_number,
-        pages * os.sysconf('SC_PAGESIZE') // 1024,
-        len(os.listdir(own / 'fd')),
-        len(os.listdir(own / 'task')) - _pooled_threads(),
+        own.memory_info().rss // 1024,
+        own.num_fds(),
+        own.num_threads() - _pooled_threads(),
         len({*processes.tree(os.getpid())} - {*self._before}),
         time.monotonic() - self._started,
       )

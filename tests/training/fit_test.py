@@ -19,7 +19,7 @@ from tvdp_tf.training import (
   checkpoints,
   event_loop,
   fit,
-  run,
+  recorder,
   run_folder,
   shared_ledger,
 )
@@ -129,15 +129,15 @@ class FitTest(FitTestCase):
     given(X[:1])
     whole = self.fit(given, X, Y, **arguments)
     self.folder = self.folder.parent / 'resumed'
-    next_round = run.TrainingRun._next_round
+    record = recorder.Recorder.record
 
-    async def failing(self, state):
-      if self._rounds.completed == 2:
+    def failing(self, state, round_number):
+      if round_number == 3:
         raise KeyboardInterrupt
-      return await next_round(self, state)
+      return record(self, state, round_number)
 
     with (
-      mock.patch.object(run.TrainingRun, '_next_round', failing),
+      mock.patch.object(recorder.Recorder, 'record', failing),
       self.assertRaises(KeyboardInterrupt),
     ):
       self.fit(given, X, Y, **arguments)

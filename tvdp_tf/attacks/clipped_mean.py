@@ -244,7 +244,7 @@ def measured(target: Subject, pair: Pair) -> Pair:
 def _example_gradient(
   target: Subject, weights: Sequence[np.ndarray], feature, label
 ) -> np.ndarray:
-  """Of a single example, not clipped, float64 [d]."""
+  """The gradient of a single example, not clipped, float64 [d]."""
   _, gradient = target.single(*tensors(weights, (feature[np.newaxis], [label])))
   return flat(gradient)
 

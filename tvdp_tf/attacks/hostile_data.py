@@ -141,7 +141,7 @@ class HostileData:
     return self._cast(features), labels
 
   def weights(self, kind: str) -> list[np.ndarray]:
-    """Of the model: any, for a guarantee is about all of them."""
+    """Weights of the model, however odd: a guarantee covers them all."""
     if kind == 'initial':
       return self._initial
     if kind == 'edge':

@@ -77,7 +77,7 @@ class SearchResult:
 
   @property
   def ratio(self) -> float:
-    """Of the worst pair; 0 if none was measured."""
+    """The ratio of the worst pair; 0 if none was measured."""
     return 0.0 if self.worst is None else self.worst.ratio
 
   @property

@@ -118,7 +118,7 @@ def _epsilon_bound(delta: float) -> _Bound:
 
 
 def _mu_bound(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
-  """Of a Gaussian trade-off: mu = Phi^-1(TPR) - Phi^-1(FPR)."""
+  """The mu of a Gaussian trade-off: Phi^-1(TPR) - Phi^-1(FPR)."""
   return np.maximum(special.ndtri(tpr) - special.ndtri(fpr), 0.0)
 
 

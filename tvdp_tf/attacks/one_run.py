@@ -283,7 +283,7 @@ def gaussian_lower_bound(
 def expected_guesses(
   separations: np.ndarray, thresholds: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Of Gaussian scores: how many guesses are made, how many are right.
+  """How many guesses are made from Gaussian scores, and how many are right.
 
   The score of a canary is the logarithm of a likelihood ratio, N(mu^2 / 2,
   mu^2) in favour of what is true; it is guessed where the score's absolute

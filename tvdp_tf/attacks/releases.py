@@ -26,7 +26,7 @@ from tvdp_tf.learning import (
 
 
 def _signature(pair: client_pairs.ClientPair) -> list[tf.TensorSpec]:
-  """Of data sets with any number of examples."""
+  """The signature of data sets with any number of examples."""
   return [
     tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in pair.data
   ]
@@ -58,12 +58,12 @@ class Releases(abc.ABC):
     self._mechanism = mechanism
 
   def noise_stddev(self, round_number: int) -> float:
-    """Of each value of a release in that round, from 1."""
+    """Noise standard deviation of each value released in a round, from 1."""
     return self._mechanism.client_stddev(round_number, self.pair.examples)
 
   @abc.abstractmethod
   def upload_variance(self, noise_stddev: float) -> float:
-    """Of the noise in each value of the upload, as if nothing fed it back."""
+    """Variance of the noise in each uploaded value, without feedback."""
 
   @abc.abstractmethod
   def noiseless(
@@ -139,7 +139,7 @@ class ModelReleases(Releases):
 
 
 def _clipped_sum(pair: client_pairs.ClientPair) -> clipping.ClippedSum:
-  """As training sums: by ghost clipping where it knows model and loss."""
+  """Sums as training does: by ghost clipping where it knows the model."""
   loss = pair.loss
   if isinstance(loss, tf.keras.losses.Loss) and ghost_clipping.supports(
     pair.model, loss
@@ -198,7 +198,7 @@ class GradientReleases(Releases):
     self._traces: dict[int, Callable] = {}
 
   def upload_variance(self, noise_stddev: float) -> float:
-    """Of tau noises, each times eta."""
+    """The variance of tau noises, each times eta."""
     return self._local_steps * (self._learning_rate * noise_stddev) ** 2
 
   def noiseless(self, weights, data):

@@ -315,7 +315,7 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 class UnweightedTimeVaryingGaussianFactory(
   tff.aggregators.UnweightedAggregationFactory
 ):
-  """As `TimeVaryingGaussianFactory`, every client with the same weight.
+  """Like `TimeVaryingGaussianFactory`, every client with the same weight.
 
   For `tff.learning.algorithms.build_unweighted_fed_avg`. Nothing but the
   perturbed value leaves a client.

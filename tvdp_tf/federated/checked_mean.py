@@ -198,7 +198,7 @@ class _Unweighted(tff.aggregators.UnweightedAggregationFactory):
 
 
 class UnweightedCheckedMeanFactory(_Unweighted):
-  """As `CheckedMeanFactory`, every upload with the same weight."""
+  """Like `CheckedMeanFactory`, every upload with the same weight."""
 
   def __init__(self, max_l2_norm: float | None = None):
     """Creates the factory, with the argument of `CheckedMeanFactory`."""

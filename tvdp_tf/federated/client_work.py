@@ -259,7 +259,7 @@ def build_bounded_difference(
   learning_rate: float,
   l2_regularization: float,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """As `build_difference`, clipped to a norm, for a sum with noise.
+  """Like `build_difference`, clipped to a norm, for a sum with noise.
 
   Args:
     model: The model.

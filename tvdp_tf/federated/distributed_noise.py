@@ -93,7 +93,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    """As `WeightedAggregationFactory.create`.
+    """Builds the process; see `WeightedAggregationFactory.create`.
 
     Raises:
       TypeError: If the value is no `KeyedUpdate` of float tensors.

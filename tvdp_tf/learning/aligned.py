@@ -16,7 +16,7 @@ ALIGNMENT_BYTES = 64
 
 
 def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> np.ndarray[Any, Any]:
-  """As `np.empty`, but it begins at a multiple of `ALIGNMENT_BYTES`."""
+  """Like `np.empty`, but it begins at a multiple of `ALIGNMENT_BYTES`."""
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
   memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
   start = -memory.ctypes.data % ALIGNMENT_BYTES

@@ -133,7 +133,7 @@ def ordered_words(
   nonce: tf.Tensor,
   start: tf.Tensor,
 ) -> tf.Tensor:
-  """As `keystream`, in whole blocks, for who compiles it himself or cannot.
+  """Like `keystream`, in whole blocks, for who compiles it himself or cannot.
 
   Args:
     noise_key: int64 tensor [2].

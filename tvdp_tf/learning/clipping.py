@@ -56,7 +56,7 @@ class PreparedSum(abc.ABC):
   def __call__(
     self, weights, features, labels, present, clip, prepared=None
   ) -> list[tf.Tensor]:
-    """As a `ClippedSum`; `prepared` are the examples' rows of `prepare`."""
+    """See `ClippedSum`; `prepared` holds the examples' rows of `prepare`."""
 
 
 MICROBATCH_SIZE = sensitivity.MICROBATCH_SIZE
@@ -114,7 +114,7 @@ def squared_norms(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def stacked_squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  """As `squared_norms`, of each of several tensors: float64 [tensors, n]."""
+  """Like `squared_norms`, of each of several tensors: float64 [tensors, n]."""
   sums, factors, errors = [], [], []
   for tensor in tensors:
     # The square of any float32 is a float64: it neither over- nor underflows.
@@ -215,7 +215,7 @@ def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
 
 
 def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
-  """As `vectorized_clipped_sum`, in a loop: slow, and nothing is left out.
+  """Like `vectorized_clipped_sum`, in a loop: slow, and nothing is left out.
 
   For models with an op that TensorFlow cannot vectorize.
   """
@@ -304,7 +304,7 @@ def clipped_mean_gradient(
   example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
 ) -> list[tf.Tensor]:
-  """As `mean_gradient`, of features [n, ...] and labels [n]."""
+  """Like `mean_gradient`, of features [n, ...] and labels [n]."""
   return mean_gradient(
     clipped_sum,
     weights,
@@ -384,7 +384,7 @@ def mean_gradient(
   microbatch_size: int = MICROBATCH_SIZE,
   adjacency: str = sensitivity.REPLACE_ONE,
 ) -> list[tf.Tensor]:
-  """As `gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
+  """Like `gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
   totals = gradient_sum(
     clipped_sum,
     weights,

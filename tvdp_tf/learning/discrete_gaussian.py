@@ -449,7 +449,7 @@ def _draw(
   num_blocks: int | None = None,
   num_ready: int | None = None,
 ) -> tf.Tensor:
-  """As `discrete_gaussian`, by any scheme and from any number of blocks."""
+  """Like `discrete_gaussian`, by any scheme and from any number of blocks."""
   num_blocks = _num_blocks(size) if num_blocks is None else num_blocks
   num_ready = _num_ready(size) if num_ready is None else num_ready
 

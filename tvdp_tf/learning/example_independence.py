@@ -237,7 +237,7 @@ def example_clipped_sum(
   example_l2_norm_clip: float,
   repeatable_loss_fn: local_training.LossFn | None = None,
 ) -> clipping.ClippedSum:
-  """As `clipped_sum`, for any loss: one example at a time.
+  """Like `clipped_sum`, for any loss: one example at a time.
 
   Vectorized where TensorFlow can do it and the sum is the same, else in a loop.
 

@@ -118,7 +118,7 @@ def _channels(scales: int) -> tuple[int, ...]:
 
 
 def scattering_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
-  """Of the scattering features of an image, flat.
+  """Shape of the scattering features of an image, flat.
 
   Raises:
     ValueError: If it is not the shape of an image of at least 8 x 8.
@@ -377,7 +377,7 @@ def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def digest(name: str, dataset: datasets.Dataset) -> str:
-  """Of what a function of the user's own makes of public test examples.
+  """Digest of what a user's own function makes of public test examples.
 
   Empty for this library's features: their names say what they are.
   """

@@ -393,7 +393,7 @@ class _GhostClippedSum(clipping.PreparedSum):
     return prepared[:, list(self._upstream).index(place)]
 
   def __call__(self, weights, features, labels, present, clip, prepared=None):
-    """As a `clipping.ClippedSum`."""
+    """Sums the clipped gradients; see `clipping.ClippedSum`."""
     num_examples = tf.shape(labels)[0]
     taps = self._tapped.zero_taps(num_examples)
     with tf.GradientTape() as tape:

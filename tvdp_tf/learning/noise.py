@@ -67,7 +67,7 @@ def fresh_noise_key() -> np.ndarray:
 
 
 def system_noise_key() -> tf.Tensor:
-  """As `fresh_noise_key`, but drawn inside a graph, by whoever executes it.
+  """Like `fresh_noise_key`, but drawn inside a graph, by whoever executes it.
 
   It reads the Linux kernel's generator. TensorFlow's own stateful random ops
   would not do: a process seeds them all with a single 32-bit number

@@ -51,7 +51,7 @@ class UniformParticipation(Participation):
   """
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """As in the base class."""
+    """K users, drawn without replacement, sorted, int64 [K]."""
     _validate.integer('round_number', round_number)
     rng = np.random.default_rng([self.seed, round_number])
     chosen = rng.choice(self.users, self.users_per_round, replace=False)
@@ -74,7 +74,7 @@ class BalancedParticipation(Participation):
       )
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """As in the base class."""
+    """The round's part of its block's partition, sorted, int64 [K]."""
     _validate.integer('round_number', round_number)
     rounds_per_block = self.users // self.users_per_round
     block, place = divmod(round_number - 1, rounds_per_block)
@@ -90,7 +90,7 @@ class PoissonParticipation(Participation):
   """
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """As in the base class, of random size."""
+    """Those whose draws came up, sorted, int64 [any size]."""
     _validate.integer('round_number', round_number)
     rng = np.random.default_rng([self.seed, round_number])
     return np.flatnonzero(rng.random(self.users) < self.sampling_rate)

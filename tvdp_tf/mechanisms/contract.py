@@ -280,7 +280,7 @@ class Mechanism(abc.ABC):
     )
 
   def sensitivities(self) -> np.ndarray:
-    """Of a release of each user, float64 [users]."""
+    """The L2 sensitivity of a release of each user, float64 [users]."""
     raise NotImplementedError
 
   def round(

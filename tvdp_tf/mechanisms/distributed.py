@@ -27,7 +27,7 @@ _ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
 def _rule(
   unit: str, l2_norm_clip: float, adjacency: str
 ) -> sensitivity.SensitivityRule:
-  """Of the sum of a round."""
+  """The sensitivity of the sum of a round."""
   if unit == 'user':
     return sensitivity.update_rule(l2_norm_clip, adjacency)
   return sensitivity.gradient_sum_rule(l2_norm_clip, adjacency)
@@ -67,7 +67,7 @@ class DistributedMechanism(contract.GraphMechanism):
     _validate.integer('honest_clients', self.honest_clients, 1, self.clients)
 
   def sensitivity(self) -> sensitivity.SensitivityRule:
-    """Of the sum of a round."""
+    """The sensitivity of the sum of a round."""
     return _rule(self.unit, self.l2_norm_clip, self.adjacency)
 
   def parts(self, build: Any) -> Any:
@@ -190,7 +190,7 @@ class _Distributed(contract.Mechanism):
     return _rule(self.unit, self._clip, self.adjacency).value
 
   def _share_stddev(self, noise_multiplier: Any) -> Any:
-    """Of a client's share, in the unit of the clip."""
+    """Noise standard deviation of a client's share, in the unit of the clip."""
     return noise_distance.share_stddev(
       noise_multiplier, self._sensitivity, self._honest
     )

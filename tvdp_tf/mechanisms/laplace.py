@@ -19,7 +19,7 @@ from tvdp_tf.privacy import ledger, sensitivity
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceMechanism(contract.GraphMechanism):
-  """As `PaperMechanism`, with Laplace noise, the same in every round.
+  """Like `PaperMechanism`, with Laplace noise, the same in every round.
 
   Attributes:
     noise_stddev: Standard deviation of the noise: sqrt(2) times its scale.

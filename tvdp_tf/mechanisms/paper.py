@@ -131,7 +131,7 @@ class Paper(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """Of a ledger that refuses nothing.
+    """The header of a ledger that refuses nothing.
 
     The paper's noise overspends: to refuse would be another algorithm.
     """
@@ -155,7 +155,7 @@ class Paper(contract.Mechanism):
     return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
 
   def _stddevs(self) -> np.ndarray:
-    """Of the noise of every round of the history, as the ledger has it."""
+    """Noise stddev of every round taken, by the ledger's numbers."""
     sensitivities = self.sensitivities()
     return np.array(
       [
@@ -267,7 +267,7 @@ class Paper(contract.Mechanism):
     return [f'WARNING: {text}' if share > 1 + 1e-9 else text]
 
   def _outsider(self) -> Mapping[str, float]:
-    """Of the client that has spent most, for who sees only the mean.
+    """Epsilon of the client that has spent most, if only the mean is seen.
 
     The mean's noise has the standard deviation sigma_m sqrt(sum p_j^2), and
     one example of client k moves it by p_k Ds_k.

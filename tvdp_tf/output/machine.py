@@ -3,9 +3,12 @@
 import os
 import pathlib
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from typing import Any
+
+import psutil
 
 
 def _git(root: pathlib.Path, *arguments: str) -> str | None:
@@ -27,36 +30,32 @@ def commit(root: pathlib.Path) -> str | None:
   return f'{name}+' if name and _git(root, 'status', '--porcelain') else name
 
 
-def _field(path: str, name: str) -> str | None:
-  """The value in the first line `name: value` of a file in /proc."""
+def _processor() -> str:
+  """The processor's name, where Linux has it; psutil does not tell."""
   try:
-    text = pathlib.Path(path).read_text(encoding='utf-8')
-  except OSError:  # There is no /proc beyond Linux.
-    return None
-  for line in text.splitlines():
-    key, _, value = line.partition(':')
-    if key.strip() == name:
-      return value.strip()
-  return None
+    text = pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8')
+  except OSError:
+    return platform.machine()
+  found = re.search(r'^model name\s*: (.+)$', text, re.MULTILINE)
+  return found[1] if found else platform.machine()
 
 
 def _cores() -> int | None:
   """Those this process may use."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
-  return os.cpu_count()
+  return psutil.cpu_count()
 
 
 def describe() -> dict[str, Any]:
   """Processor, memory and system, and how busy the machine is now."""
-  memory = _field('/proc/meminfo', 'MemTotal')
   return {
-    'processor': _field('/proc/cpuinfo', 'model name') or platform.machine(),
+    'processor': _processor(),
     'cores': _cores(),
-    'memory_gib': round(int(memory.split()[0]) / 2**20, 1) if memory else None,
+    'memory_gib': round(psutil.virtual_memory().total / 2**30, 1),
     'system': platform.platform(),
     'python': platform.python_version(),
-    'load_average': os.getloadavg()[0],
+    'load_average': psutil.getloadavg()[0],
   }
 
 

@@ -118,7 +118,7 @@ def _average(rounds: int) -> float:
 
 
 def _noise_stddev(values: Mapping[str, Any]) -> float:
-  """Of the mean of the last round, in a parameter, where eta is 1."""
+  """Noise in a parameter of the last round's mean, where eta is 1."""
   settings = planning_settings.PlanSettings(**{**values, 'learning_rate': 1.0})
   population = population_lib.expected(settings)
   return float(simulation.run(settings, population).mean_noise_stddevs[-1])

@@ -57,7 +57,7 @@ def impulse_response(
 
 
 def variance(response: np.ndarray, variances: np.ndarray) -> float:
-  """Of the noise in the released model, times the budget mu^2 / Delta^2.
+  """Variance of the noise in the released model, times mu^2 / Delta^2.
 
   Args:
     response: a_m.

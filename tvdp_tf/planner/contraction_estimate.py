@@ -138,7 +138,7 @@ class _Curve:
     return np.exp(self._steps * log_a) * left / np.expm1(self._span * log_a)
 
   def residuals(self, parameters: np.ndarray) -> np.ndarray:
-    """Of (log time, a, b): the model minus y, float64 [points]."""
+    """The model at (log time, a, b) minus y, float64 [points]."""
     log_time, a, b = parameters.tolist()
     return a + b * self.x(log_time) - self.y
 
@@ -200,7 +200,7 @@ class _Fit:
 
   @property
   def autocorrelation(self) -> float:
-    """Of successive residuals, odd ones limited."""
+    """The correlation of successive residuals, with outliers limited."""
     psi = self._psi()
     square = float(psi @ psi)
     return float(psi[1:] @ psi[:-1]) / square if square > 0 else 0.0
@@ -324,7 +324,7 @@ def _interval(fit: _Fit) -> tuple[float, float]:
 def _standard_errors(
   rounds: np.ndarray, contraction: float, gap: float, half_width: float
 ) -> np.ndarray:
-  """Of (A, Theta, L_inf): linearised, and scaled to the interval of A."""
+  """The covariance of (A, Theta, L_inf), linearised, scaled to A's interval."""
   m = rounds.astype(np.float64)
   powers = contraction**m
   jacobian = np.stack(

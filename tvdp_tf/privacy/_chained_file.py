@@ -260,7 +260,7 @@ def _lock(path: str, descriptor: int):
 
 
 def _lock_in_turn(path: str, descriptor: int):
-  """As `_lock`, but waits for others to end their lines."""
+  """Like `_lock`, but waits for others to end their lines."""
   deadline = time.monotonic() + _LOCK_SECONDS
   while True:
     try:
@@ -310,7 +310,7 @@ class ChainedFile:
     Args:
       path: The file.
       payload: A JSON object.
-      shared: Whether others may append to it besides.
+      shared: Whether others may append to it, too.
 
     Raises:
       LedgerError: If there is such a file, or the head of one that is gone.
@@ -356,7 +356,7 @@ class ChainedFile:
 
     Args:
       path: The file.
-      shared: Whether others may append to it besides.
+      shared: Whether others may append to it, too.
 
     Returns:
       The file, and what it holds.
@@ -401,7 +401,7 @@ class ChainedFile:
 
   @property
   def shared(self) -> bool:
-    """Whether others may append besides."""
+    """Whether others may append, too."""
     return self._shared
 
   @property

@@ -142,7 +142,7 @@ def calibrate_by(
   rounds: int,
   sensitivity: float,
 ) -> schedule_lib.NoiseSchedule:
-  """As `calibrate`, by any accounting.
+  """Like `calibrate`, by any accounting.
 
   Args:
     account: The epsilon at `delta` of noise multipliers [rounds]; it falls as

@@ -71,7 +71,7 @@ def schedule_for_every_round(
     theta: Ratio of the variances of successive rounds, > 0; or another shape
       of the noise, for the accountants: the paper's formulas are for a theta.
     rounds: M. The accountants calibrate to a client that releases in every one
-      of them: being left out is luck.
+      of them: no credit for rounds missed.
     sampling_rate: q in (0, 1], by which the paper's two formulas take off.
     sensitivity: L2 sensitivity of one release, > 0.
 

@@ -119,7 +119,7 @@ class LedgerAudit:
 
   @property
   def worth(self) -> tuple[str, bool]:
-    """As of `statement.worth`: what the target is worth, and if that is little.
+    """Like `statement.worth`: what the target is worth, and if that is little.
 
     An example-level ledger has at least as many examples as clients.
     """

@@ -170,7 +170,7 @@ class GeometricSchedule(NoiseSchedule):
 
   @property
   def shape(self) -> 'GeometricShape':
-    """Of the same theta."""
+    """The shape with the same theta."""
     return GeometricShape(self.theta)
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class ListedSchedule(NoiseSchedule):
 
   @property
   def initial_stddev(self) -> float:  # type: ignore[override]
-    """Of round 1."""
+    """Standard deviation of the noise in round 1."""
     return self.noise_stddevs[0]
 
   @property

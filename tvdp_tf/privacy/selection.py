@@ -204,7 +204,7 @@ def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
 
 
 def _slope(gamma: float, shape: float) -> float:
-  """Of shape: shape / (gamma^-shape - 1), in the limit -1 / ln(gamma)."""
+  """The slope shape / (gamma^-shape - 1), in the limit -1 / ln(gamma)."""
   if shape == 0:
     return -1 / math.log(gamma)
   exponent = -shape * math.log(gamma)
@@ -212,7 +212,7 @@ def _slope(gamma: float, shape: float) -> float:
 
 
 def _mean(gamma: float, shape: float) -> float:
-  """Of the truncated negative binomial distribution."""
+  """The mean of the truncated negative binomial distribution."""
   if shape == 0:
     return (1 - gamma) / gamma / -math.log(gamma)
   return shape * (1 - gamma) / gamma / -math.expm1(shape * math.log(gamma))

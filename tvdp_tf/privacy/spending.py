@@ -44,12 +44,12 @@ import numpy as np
 from tvdp_tf.privacy import _ledger_format as format_lib
 from tvdp_tf.privacy import _rdp, accounting, gaussian, noise_distance
 
-# A running sum of so many positive terms is good to this factor.
+# Bounds the relative rounding error of a running sum of positive terms.
 ROUNDED_UP = 1 + 1e-12
 # Above the share of a budget that calibration leaves.
 _LEFT_BY_ROUNDING = 1e-9
-# Running sums are good to 1e-12 or so; within this much of the limit the
-# releases themselves are looked at.
+# The relative rounding error of running sums is about 1e-12; this close to the
+# limit the releases themselves are looked at.
 _NEAR = 1e-9
 # Up to here releases are listed one by one, as the accountants take them.
 _MAX_LISTED = 1_000_000
@@ -177,7 +177,7 @@ class Spending(abc.ABC):
 
   @abc.abstractmethod
   def noise_multipliers(self, client: int) -> np.ndarray:
-    """Of all releases that count for a client, as the accountants take them."""
+    """Noise multipliers of all releases that count for a client."""
 
   @property
   def squared_mu(self) -> np.ndarray:
@@ -216,7 +216,7 @@ class _ClientSpending(Spending):
 
   @abc.abstractmethod
   def _epsilon(self, releases: Releases) -> float:
-    """Of at least one release, rounded up."""
+    """The epsilon of one or more releases, rounded up."""
 
   def _fraction(self, amounts: np.ndarray, count: int) -> np.ndarray:
     """Upper bound of the part of the target that releases cost; or inf."""

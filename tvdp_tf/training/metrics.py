@@ -172,7 +172,7 @@ class Releaser:
     # rows the header lacks the further columns.
     self._text = (self._text if round_number > 1 else header + _END) + line
     with disk_errors.one_line(self._csv):
-      # Renamed: never half a line. A checkpoint has it, too: not synced.
+      # Atomic, but not synced: the checkpoint has it, too.
       files.write_text(self._csv, self._text, lasting=False)
     with disk_errors.one_line(self._tensorboard):
       self._write_events(round_number, values)

@@ -103,7 +103,7 @@ def expected(
 
 
 def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
-  """Of the model; that of a file is loaded, with TensorFlow."""
+  """The model's number of parameters; loads a model file with TensorFlow."""
   facts = datasets.facts(settings.dataset, settings.data_dir)
   if settings.model in model_sizes.FORMULAS:
     formula = model_sizes.FORMULAS[settings.model]

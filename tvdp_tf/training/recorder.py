@@ -189,7 +189,7 @@ class Recorder:
 
 
 def _digest(state: Any) -> bytes:
-  """Of the model that the round starts from."""
+  """The digest of the model that the round starts from."""
   digest = hashlib.sha256()
   for weight in state.global_model_weights.trainable:
     digest.update(np.ascontiguousarray(weight).tobytes())

@@ -1,4 +1,4 @@
-"""The folder of a run: what is written, where, and never half.
+"""The folder of a run: what is written, and where; every write is atomic.
 
 Files appear whole or not at all (`output.files`). So does the folder itself:
 where it exists, it holds the configuration and a ledger.
@@ -210,7 +210,7 @@ def _refuse_what_misleads(path: pathlib.Path) -> None:
 
 
 def _entry(part: Mapping[str, Any], name: str) -> str:
-  """As text: in JSON 1 is not 1.0, nor true."""
+  """An entry as text: in JSON, 1 is neither 1.0 nor true."""
   return repr(part[name]) if name in part else 'absent'
 
 

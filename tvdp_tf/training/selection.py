@@ -82,7 +82,7 @@ class Selection:
     return privacy.draw_number_of_runs(self.mean, _SHAPE)
 
   def _epsilon(self, noise_multipliers: list[float], delta: float) -> float:
-    """Of what is published, with exact Gaussian noise."""
+    """The epsilon of what is published, with exact Gaussian noise."""
     return privacy.best_of_runs_epsilon(
       noise_multipliers,
       delta,

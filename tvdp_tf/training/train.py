@@ -2,40 +2,24 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import importlib.metadata
 import pathlib
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
-from absl import logging
 
-from tvdp_tf import errors, mechanisms, privacy, runtimes
+from tvdp_tf import errors, privacy, runtimes
 from tvdp_tf.output import disk_errors
 from tvdp_tf.privacy import ledger as ledger_lib
-from tvdp_tf.privacy import statement as statement_lib
 from tvdp_tf.training import (
   event_loop,
   federation,
-  rounds,
   run_folder,
   shared_ledger,
 )
 from tvdp_tf.training import run as training_run
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
-
-_RECORDED_VERSIONS = (
-  'tensorflow-federated',
-  'tensorflow-privacy',
-  'dp-accounting',
-  'numpy',
-)
+from tvdp_tf.training import start as start_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,41 +41,6 @@ class TrainingResult:
   weights: Sequence[np.ndarray] = ()
 
 
-def _versions() -> dict[str, str]:
-  versions = {
-    name: importlib.metadata.version(name) for name in _RECORDED_VERSIONS
-  }
-  return {'tensorflow': tf.__version__, **versions}
-
-
-def _resolved(
-  plan: mechanisms.Mechanism, fed: federation.Federation
-) -> dict[str, Any]:
-  """What the settings have come to."""
-  resolved: dict[str, Any] = {
-    'public_seed': fed.public_seed,
-    'partition_seed': fed.partition_seed,
-    'noise': plan.noise,
-  }
-  if plan.header.unit == 'example':
-    # Where users are protected, so is how much they have.
-    resolved['examples_per_user'] = fed.examples_per_user.tolist()
-  kind, _, path = plan.settings.model.partition(':')
-  if kind == 'keras':
-    content = pathlib.Path(path).read_bytes()
-    resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
-  if kind == federation.OWN:
-    # Digests of data would tell of them.
-    resolved['model_weights'] = [
-      list(w.shape) for w in fed.initial_model().weights
-    ]
-  if fed.features_sha256:
-    resolved['features_sha256'] = fed.features_sha256
-  if plan.schedule is not None:
-    resolved['schedule'] = plan.schedule.to_json_dict()
-  return resolved
-
-
 def _runtime(
   settings: settings_lib.TrainingSettings,
 ) -> contextlib.AbstractContextManager:
@@ -100,250 +49,6 @@ def _runtime(
   if settings.runtime == 'tff':
     return runtimes.local_runtime()
   return runtimes.compiled_runtime(settings.device)
-
-
-def _build(
-  settings: settings_lib.TrainingSettings,
-  public_seed: int | None,
-  partition_seed: int | None,
-  progress: bool,
-  own: federation.Own | None,
-) -> tuple[
-  mechanisms.Mechanism,
-  federation.Federation,
-  tff.learning.templates.LearningProcess,
-]:
-  try:
-    fed = federation.assemble(
-      settings,
-      public_seed,
-      partition_seed=partition_seed,
-      progress=progress,
-      own=own,
-    )
-    plan = mechanisms.build(settings, fed)
-    # A model that no noise can hide is an error before there is a folder.
-    return plan, fed, rounds.build_process(plan, fed)
-  except ValueError as error:
-    raise errors.UsageError(str(error)) from error
-
-
-def _header(
-  plan: mechanisms.Mechanism,
-  fed: federation.Federation,
-  ledger: shared_ledger.SharedLedger | None,
-  found: ledger_lib.LedgerHeader | None,
-) -> ledger_lib.LedgerHeader:
-  """The header of the run's ledger, its own or one that it shares."""
-  own = plan.header
-  assert fed.partition_seed is not None
-  # Where users are protected, so is how much they have.
-  sizes = fed.examples_per_user.tolist() if own.unit == 'example' else []
-  own = dataclasses.replace(
-    own,
-    data=federation.data_on_record(plan.settings, fed.partition_seed, sizes),
-    partition_seed=fed.partition_seed,
-    units=plan.units,
-  )
-  if ledger is None:
-    return own
-  planned = []
-  if own.sampling == 'poisson':
-    nobody = np.zeros(0, np.int64)
-    planned = [
-      float(plan.round(m, nobody, stddev).noise_multipliers[0])
-      for m, stddev in enumerate(_planned_stddevs(plan), start=1)
-    ]
-  return ledger.header(
-    own, found, planned, plan.settings.sampling_rate, plan.delta
-  )
-
-
-def _planned_stddevs(plan: mechanisms.Mechanism) -> list[float]:
-  """Of the schedule, round by round; empty without noise."""
-  return [] if plan.schedule is None else plan.schedule.stddevs().tolist()
-
-
-def _check_room(
-  plan: mechanisms.Mechanism, ledger: shared_ledger.SharedLedger
-) -> None:
-  """Checks that the ledger has room for somebody's part in the first round.
-
-  Raises:
-    UsageError: If it has not.
-  """
-  stddevs = _planned_stddevs(plan)
-  if not plan.header.enforced or not stddevs:
-    return
-  first = plan.round(1, plan.fed.participation.cohort(1), stddevs[0])
-  secret = plan.header.sampling == 'poisson'
-  clients = [0] if secret else first.clients.tolist()
-  rate = plan.settings.sampling_rate if secret else None
-  with ledger_lib.PrivacyLedger.open(ledger.path, shared=True) as there:
-    for client, multiplier in zip(
-      clients, first.noise_multipliers.tolist(), strict=False
-    ):
-      if np.isfinite(multiplier) and there.affordable(
-        client, **plan.amounts(multiplier), sampling_rate=rate
-      ):
-        return
-    spent = statement_lib.format_epsilon(float(there.epsilons().max()))
-    total = statement_lib.format_epsilon(there.header.target_epsilon)
-  raise errors.UsageError(
-    'ledger must have room for the first round of this run, got '
-    f'{str(ledger.path)!r}, whose runs have spent epsilon = {spent} of {total}'
-  )
-
-
-def _run_id(config: Mapping[str, Any]) -> str:
-  """Random, but for a run with a seed: all of it is reproducible."""
-  if config['settings']['seed'] is None:
-    return secrets.token_hex(16)
-  return run_folder.digest(config).hex()[:32]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Prepared:
-  """A run that can begin, or go on.
-
-  Attributes:
-    plan: How it is to be private.
-    fed: The users and their data.
-    process: What runs a round.
-    config: What its `config.json` holds.
-    header: Its ledger's.
-    on_record: What the ledger is told of it.
-    found: Whether there was a shared ledger already.
-  """
-
-  plan: mechanisms.Mechanism
-  fed: federation.Federation
-  process: tff.learning.templates.LearningProcess
-  config: dict[str, Any]
-  header: ledger_lib.LedgerHeader
-  on_record: ledger_lib.LedgerRun
-  found: bool
-
-
-def _prepare(
-  settings: settings_lib.TrainingSettings,
-  ledger: shared_ledger.SharedLedger | None,
-  selection: selection_lib.Selection | None,
-  then: Mapping[str, Any] | None = None,
-  progress: bool = False,
-  own: federation.Own | None = None,
-) -> _Prepared:
-  """Deals out the data, and sets the noise.
-
-  Args:
-    settings: What to run.
-    ledger: The ledger that the run shares with others, if it does.
-    selection: How the run may come to be published among others.
-    then: What was `resolved` when the run began, if it is to be resumed.
-    progress: As of `train`.
-    own: As of `train`.
-  """
-  found = None if ledger is None else ledger.find()
-  public_seed = partition_seed = None
-  if then is not None:
-    public_seed, partition_seed = then['public_seed'], then['partition_seed']
-  elif found is not None:
-    partition_seed = found.partition_seed
-  elif selection is not None:
-    partition_seed = selection.partition_seed
-  plan, fed, process = _build(
-    settings, public_seed, partition_seed, progress, own
-  )
-  if plan.schedule is not None and (warning := plan.schedule.warning()):
-    logging.warning(warning)
-  config = {
-    'settings': dataclasses.asdict(settings),
-    'resolved': _resolved(plan, fed),
-    'versions': _versions(),
-  }
-  run_id = _run_id(config) if then is None else then['run_id']
-  config['resolved'] |= {
-    'run_id': run_id,
-    'shared_ledger': ledger is not None,
-  }
-  return _Prepared(
-    plan,
-    fed,
-    process,
-    config,
-    _header(plan, fed, ledger, found),
-    plan.ledger_run(
-      run_folder.digest(config), run_id, selection.words if selection else ''
-    ),
-    found is not None,
-  )
-
-
-def _begun(
-  settings: settings_lib.TrainingSettings,
-  ledger: shared_ledger.SharedLedger | None,
-  output_dir: pathlib.Path,
-  selection: selection_lib.Selection | None,
-  progress: bool,
-  own: federation.Own | None,
-) -> _Prepared:
-  """A run whose folder is there, and that is on record; nothing released."""
-  while True:
-    start = _prepare(settings, ledger, selection, progress=progress, own=own)
-    if ledger is not None and start.found:
-      _check_room(start.plan, ledger)
-    try:
-      run_folder.create(
-        output_dir,
-        start.config,
-        start.header,
-        start.on_record,
-        None if ledger is None else ledger.path,
-      )
-      return start
-    except ledger_lib.LedgerError:
-      # Another run has created it meanwhile: once more, with its seed.
-      if start.found or ledger is None or not ledger.path.exists():
-        raise
-
-
-def _gone_on(
-  settings: settings_lib.TrainingSettings,
-  ledger: shared_ledger.SharedLedger | None,
-  output_dir: pathlib.Path,
-  config: Mapping[str, Any],
-  progress: bool,
-  own: federation.Own | None,
-) -> _Prepared:
-  """The run in the folder, if nothing has changed since it began."""
-  run_folder.check_unchanged(output_dir, config, 'versions', _versions())
-  then = config['resolved']
-  if then['shared_ledger'] != (ledger is not None):
-    given = 'given' if then['shared_ledger'] else 'not given'
-    raise errors.UsageError(
-      f'ledger must be {given}, as when the run in {str(output_dir)!r} began'
-    )
-  start = _prepare(settings, ledger, None, then, progress, own)
-  run_folder.check_unchanged(
-    output_dir, config, 'resolved', start.config['resolved']
-  )
-  return start
-
-
-@contextlib.contextmanager
-def _removed_if_nothing_follows(
-  output_dir: pathlib.Path, ledger: pathlib.Path
-) -> Iterator[None]:
-  """Removes the folder of a run that fails before its ledger has a release."""
-  size = ledger.stat().st_size
-  try:
-    yield
-  except BaseException:
-    # The file alone counts: what is in memory may be behind it.
-    with contextlib.suppress(OSError):
-      if ledger.stat().st_size == size:
-        shutil.rmtree(output_dir)
-    raise
 
 
 def train(
@@ -434,9 +139,13 @@ def _train(
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
   if resume:
-    start = _gone_on(settings, ledger, output_dir, config, progress, own)
+    start = start_lib.gone_on(
+      settings, ledger, output_dir, config, progress, own
+    )
   else:
-    start = _begun(settings, ledger, output_dir, selection, progress, own)
+    start = start_lib.begun(
+      settings, ledger, output_dir, selection, progress, own
+    )
   ledger_path = (
     output_dir / run_folder.LEDGER if ledger is None else ledger.path
   )
@@ -450,7 +159,7 @@ def _train(
     ) as book,
     contextlib.nullcontext()
     if resume
-    else _removed_if_nothing_follows(output_dir, ledger_path),
+    else start_lib.removed_if_nothing_follows(output_dir, ledger_path),
     runtime,
   ):
     with disk_errors.one_line(output_dir):
@@ -471,10 +180,10 @@ def _train(
       with contextlib.suppress(
         disk_errors.NotWrittenError, ledger_lib.LedgerError
       ):
-        run.write_results(finished=False)
+        run.results.write(finished=False)
       raise
-    statement = run.write_results(finished=True)
+    statement = run.results.write(finished=True)
   assert statement is not None  # There is at least one round.
   return TrainingResult(
-    run.loss, run.accuracy, statement, output_dir, run.weights
+    run.log.loss, run.log.accuracy, statement, output_dir, run.weights
   )

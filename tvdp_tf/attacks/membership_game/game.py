@@ -230,7 +230,7 @@ class Games:
 
 
 def _accuracy(targets: membership.Models) -> float:
-  """Of the last models on their members."""
+  """The accuracy of the last models on their members."""
   members = targets.members
   labels = np.broadcast_to(targets.labels, members.shape)[members]
   predicted = evaluation.predicted_classes(

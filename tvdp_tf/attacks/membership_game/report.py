@@ -19,7 +19,7 @@ from tvdp_tf.output import terminal
 
 
 def confidence_of_one(settings: membership_settings.GameSettings) -> float:
-  """Of the bound by one attack, so that all hold at once."""
+  """The confidence of one attack's bound, so that all hold at once."""
   return 1 - (1 - settings.confidence) / len(membership.ATTACKS)
 
 

@@ -269,7 +269,7 @@ class _Audit:
 
 
 def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
-  """Of all releases of the user who takes part most often."""
+  """Noise multipliers of all releases of the most frequent participant."""
   assert plan.schedule is not None  # There is noise.
   planned = plan.planned()
   user = int(np.argmax(planned.sum(axis=1)))

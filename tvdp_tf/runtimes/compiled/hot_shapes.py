@@ -48,7 +48,7 @@ class HotShapes:
     self._lock = threading.Lock()
 
   def __call__(self, *tensors: Any) -> list[tf.Tensor]:
-    """As the function; called by several threads at once."""
+    """Calls the function; several threads may do so at once."""
     if not self._open:
       return self._function(*tensors)
     try:

@@ -149,5 +149,5 @@ class OpenPort:
     self._reserved.close()
 
   def close(self) -> None:
-    """As `hand_over`."""
+    """Hands the socket over, as `hand_over` does."""
     self.hand_over()

@@ -1,0 +1,144 @@
+"""What a run leaves in its folder: model, picture, report, statement."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvdp_tf import mechanisms, privacy
+from tvdp_tf.output import disk_errors, report
+from tvdp_tf.privacy import ledger as ledger_lib
+from tvdp_tf.training import (
+  export,
+  federation,
+  recorder,
+  run_folder,
+  shared_ledger,
+)
+from tvdp_tf.training import selection as selection_lib
+
+# The report shows each client's epsilon up to this many: 1 ms each.
+_MOST_CLIENTS = 1000
+
+
+class Results:
+  """Writes what a run leaves; all of it tells what is in the ledger."""
+
+  def __init__(
+    self,
+    plan: mechanisms.Mechanism,
+    rounds_on_record: recorder.Recorder,
+    ledger: ledger_lib.PrivacyLedger,
+    output_dir: pathlib.Path,
+    selection: selection_lib.Selection | None,
+  ):
+    """Prepares them.
+
+    Args:
+      plan: How the run is private.
+      rounds_on_record: What puts its rounds into the ledger.
+      ledger: The run's ledger.
+      output_dir: The run's folder.
+      selection: How the run may come to be published among others.
+    """
+    self._plan = plan
+    self._recorder = rounds_on_record
+    self._ledger = ledger
+    self._output_dir = output_dir
+    self._selection = selection
+    self._statement: privacy.PrivacyStatement | None = None
+
+  def statement(self) -> privacy.PrivacyStatement:
+    """On all that is on record; nothing more will be released."""
+    if self._statement is None:
+      # A run with a seed may have stopped before it had repeated them all.
+      for past in self._recorder.charged()[len(self._plan.history) :]:
+        self._plan.take(past)
+      self._statement = self._plan.statement()
+      if self._selection is not None:
+        self._statement = self._selection.statement(
+          self._statement,
+          [float(past.noise_multipliers[0]) for past in self._plan.history],
+          self._plan.noise_distance,
+        )
+      if self._ledger.shared or len(self._ledger.runs) > 1:
+        self._statement = dataclasses.replace(
+          self._statement,
+          assumptions=(
+            *self._statement.assumptions,
+            shared_ledger.together(self._ledger),
+          ),
+        )
+    return self._statement
+
+  def write_model(
+    self, fed: federation.Federation, weights: Sequence[np.ndarray]
+  ) -> None:
+    """Exports the model of a run that has come to its end.
+
+    Raises:
+      NotWrittenError: If it cannot be written.
+    """
+    path = self._output_dir / run_folder.MODEL
+    with disk_errors.one_line(path):
+      export.save_model(
+        path,
+        fed.spec,
+        fed.input_shape,
+        fed.dataset.num_classes,
+        weights,
+        self.statement().to_json_dict(),
+        self._plan.settings.features,
+      )
+
+  def write(self, finished: bool) -> privacy.PrivacyStatement | None:
+    """Writes picture, report and statement on all that was released.
+
+    Args:
+      finished: Whether the run has come to its end.
+
+    Returns:
+      The statement; None if nothing was released.
+
+    Raises:
+      NotWrittenError: If one cannot be written.
+      LedgerError: If the ledger cannot be read again, to learn where the run
+        was interrupted.
+    """
+    if not finished and self._statement is None:
+      self._ledger.reread()
+      self._plan.retake(self._recorder.charged())
+    if not self._plan.history:
+      return None
+    # Matplotlib is not needed before: rounds need not wait for its import.
+    from tvdp_tf.output import plots  # noqa: PLC0415
+
+    settings, statement = self._plan.settings, self.statement()
+    words = {
+      **statement.to_json_dict(),
+      'rounds': len(self._plan.history),
+      'ledger_head': self._ledger.head_hash,
+    }
+    with disk_errors.one_line(self._output_dir):
+      if not finished:  # First what matters most, should the disk be full.
+        run_folder.write_privacy(self._output_dir, words, finished)
+      plots.draw_training_curves(
+        self._output_dir / run_folder.METRICS,
+        self._output_dir / run_folder.CURVES,
+        f'{settings.dataset}, {settings.model}, mechanism '
+        f'{settings.mechanism}, {settings.noise_words}',
+      )
+      report.write_run(
+        self._output_dir,
+        statement,
+        rounds=len(self._plan.history),
+        finished=finished,
+        epsilons=self._ledger.epsilons().tolist()
+        if self._ledger.header.clients <= _MOST_CLIENTS
+        else [],
+        target=self._ledger.header.target_epsilon,
+      )
+      if finished:  # Last what says so.
+        run_folder.write_privacy(self._output_dir, words, finished)
+    return statement
