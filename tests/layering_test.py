@@ -12,7 +12,7 @@ import tempfile
 
 from absl.testing import absltest, parameterized
 
-from tests import import_graph
+from tools import import_graph
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,7 @@ from importlib import metadata
 from absl.testing import absltest, parameterized
 from packaging import requirements, utils
 
-from tests import import_graph
+from tools import import_graph
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCKS = ('requirements.lock', 'requirements-gpu.lock')

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import (
   ledger,
   noise_distance,
@@ -41,7 +41,7 @@ class CentralMechanism(contract.GraphMechanism):
 
   def __post_init__(self):
     _validate.one_of('noise', self.noise, noise_distance.NOISES)
-    contract.check_schedule(self.schedule)
+    interfaces.check_schedule(self.schedule)
     sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
     _validate.positive('denominator', self.denominator)
 

@@ -41,18 +41,6 @@ class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
 
 
-def check_schedule(schedule: privacy.NoiseSchedule) -> None:
-  """Checks the type of a schedule.
-
-  Raises:
-    ValueError: If it is none.
-  """
-  if not isinstance(schedule, privacy.NoiseSchedule):
-    raise ValueError(
-      f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-    )
-
-
 class Mechanism(abc.ABC):
   """How one run is to be private, and what it has released so far.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import noise_distance, participation_budget, sensitivity
 
 _VIEW = 'server that sees sums alone, worst client'
@@ -59,7 +59,7 @@ class DistributedMechanism(contract.GraphMechanism):
   noise: str = noise_distance.DISCRETE
 
   def __post_init__(self):
-    contract.check_schedule(self.schedule)
+    interfaces.check_schedule(self.schedule)
     sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
     _validate.one_of('noise', self.noise, [noise_distance.DISCRETE])
     _validate.one_of('unit', self.unit, sensitivity.UNITS)

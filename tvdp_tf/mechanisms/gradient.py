@@ -42,7 +42,7 @@ class GradientMechanism(contract.GraphMechanism):
 
   def __post_init__(self):
     _validate.one_of('noise', self.noise, noise_distance.NOISES)
-    contract.check_schedule(self.schedule)
+    interfaces.check_schedule(self.schedule)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
     _validate.one_of('adjacency', self.adjacency, _ADJACENCIES)
 

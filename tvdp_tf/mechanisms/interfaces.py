@@ -6,12 +6,25 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tvdp_tf import privacy
 from tvdp_tf.learning import participation
 from tvdp_tf.privacy import sensitivity
 
 # What a client releases under noise of its own.
 MODEL = 'model'
 GRADIENTS = 'gradients'
+
+
+def check_schedule(schedule: privacy.NoiseSchedule) -> None:
+  """Checks the type of a schedule.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  if not isinstance(schedule, privacy.NoiseSchedule):
+    raise ValueError(
+      f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
+    )
 
 
 class Population(Protocol):

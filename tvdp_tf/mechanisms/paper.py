@@ -32,7 +32,7 @@ class PaperMechanism(contract.GraphMechanism):
   l2_norm_clip: float
 
   def __post_init__(self):
-    contract.check_schedule(self.schedule)
+    interfaces.check_schedule(self.schedule)
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
