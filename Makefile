@@ -48,9 +48,15 @@ lint: install  ## Ruff (rules and format) and mypy.
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy
 
+PYTEST = $(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
 .PHONY: pytest
-pytest: install  ## The tests alone; ARGS='-k noise' for some of them.
-	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(ARGS)
+pytest: install  ## The tests of `test` alone; ARGS='-k noise' for some of them.
+	$(PYTEST) -m 'not long' $(ARGS)
+
+.PHONY: test-long
+test-long: install  ## The tests of tests/long_tests.txt: six minutes more.
+	$(PYTEST) -m long $(ARGS)
 
 .PHONY: fuzz
 fuzz: install  ## Ten times as many damaged files, new ones every time.

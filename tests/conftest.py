@@ -1,7 +1,10 @@
 """Makes absl's test helpers work under pytest, quietly."""
 
+import fnmatch
 import gc
 import os
+import pathlib
+import signal
 import sys
 import tempfile
 
@@ -32,8 +35,32 @@ def _same_weights():
     tensorflow.keras.utils.set_random_seed(0)
 
 
+def _long_patterns() -> list[str]:
+  """Node ids of `long_tests.txt`, from the root."""
+  text = pathlib.Path(__file__).with_name('long_tests.txt').read_text()
+  lines = (line.strip() for line in text.splitlines())
+  return [f'tests/{line}' for line in lines if line and line[0] != '#']
+
+
+@pytest.hookimpl(tryfirst=True)  # Before `-m` is applied.
+def pytest_collection_modifyitems(config, items):
+  """Marks the tests of `long_tests.txt`."""
+  unused = set(patterns := _long_patterns())
+  for item in items:
+    found = {p for p in patterns if fnmatch.fnmatchcase(item.nodeid, p)}
+    if found:
+      item.add_marker(pytest.mark.long)
+      unused -= found
+  if unused and config.args_source == pytest.Config.ArgsSource.TESTPATHS:
+    raise pytest.UsageError(f'long_tests.txt: no test matches {min(unused)}')
+
+
 def pytest_configure():
   """Parses absl's flags, as `absltest.main` would."""
+  # A shell ignores it for what runs in the background, and so would every
+  # program that the tests start and interrupt.
+  if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   flags.FLAGS(
     ['pytest', f'--{absltest.TEST_TMPDIR.name}={_temporary_files.name}']
   )

@@ -1,11 +1,11 @@
 """How large the code is, and how its parts depend on each other.
 
-  python -m tools.structure --name=after
+  python -m tools.structure --column=after
   git worktree add DIR 546c476
-  python -m tools.structure --name=before --root=DIR
+  python -m tools.structure --column=before --checkout=DIR
 
-Writes the figures of a checkout to `<output_dir>/<name>.json`, a picture of its
-packages to `<name>.png`, and a table of all that the folder holds to
+Writes the figures of a checkout to `<structure_dir>/<column>.json`, a picture
+of its packages to `<column>.png`, and a table of all that the folder holds to
 `README.md`. Trains the digits for two rounds, to see which modules a run
 passes. It takes half a minute.
 """
@@ -29,10 +29,10 @@ from tvdp_tf.cli import program
 from tvdp_tf.output import files, markdown, plots
 
 _HERE = pathlib.Path(__file__).resolve().parents[1]
-_ROOT = flags.DEFINE_string('root', str(_HERE), 'The checkout.')
-_NAME = flags.DEFINE_string('name', 'after', 'What its column is called.')
-_OUTPUT_DIR = flags.DEFINE_string(
-  'output_dir', str(_HERE / 'results' / 'structure'), 'Where to write.'
+_CHECKOUT = flags.DEFINE_string('checkout', str(_HERE), 'The checkout.')
+_COLUMN = flags.DEFINE_string('column', 'after', 'What its column is called.')
+_STRUCTURE_DIR = flags.DEFINE_string(
+  'structure_dir', str(_HERE / 'results' / 'structure'), 'Where to write.'
 )
 
 PACKAGE = 'tvdp_tf'
@@ -123,7 +123,7 @@ def _passed(root: pathlib.Path) -> list[list[str]]:
     )
     if done.returncode:
       raise errors.UsageError(
-        f'root must hold a program that trains, got {str(root)!r}: '
+        f'checkout must hold a program that trains, got {str(root)!r}: '
         f'{done.stderr.strip().splitlines()[-1:]}'
       )
     return json.loads(pathlib.Path(output).read_text())
@@ -276,16 +276,16 @@ def report(folder: pathlib.Path) -> str:
 
 def main() -> None:
   """Measures a checkout, and writes figures, picture and table."""
-  root = pathlib.Path(_ROOT.value).resolve()
+  root = pathlib.Path(_CHECKOUT.value).resolve()
   if not (root / 'binaries' / 'train.py').is_file():
     raise errors.UsageError(
-      f'root must be a checkout of the project, got {_ROOT.value!r}'
+      f'checkout must be a checkout of the project, got {_CHECKOUT.value!r}'
     )
-  folder = pathlib.Path(_OUTPUT_DIR.value)
+  folder = pathlib.Path(_STRUCTURE_DIR.value)
   folder.mkdir(parents=True, exist_ok=True)
   figures = measure(root)
-  files.write_json(folder / f'{_NAME.value}.json', figures)
-  draw(figures, folder / f'{_NAME.value}.png')
+  files.write_json(folder / f'{_COLUMN.value}.json', figures)
+  draw(figures, folder / f'{_COLUMN.value}.png')
   files.write_text(folder / 'README.md', report(folder))
   print(report(folder))
 
