@@ -34,13 +34,12 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
 )
 tvdp_tf.check_nesting(process)
 with tvdp_tf.local_runtime():
-  metrics = process.next(process.initialize(), clients).metrics
-zeroing = metrics['aggregator']
+  zeroing = process.next(process.initialize(), clients).metrics['aggregator']
 clipping = zeroing['zeroing']
-stddev = clipping['clipping']['noise_stddev']
 print(
-  f'Updates of {len(clients)} clients, clipped to {CLIP}, with noise {stddev}.'
+  len(clients), 'updates were clipped to', CLIP, 'and got noise of', end=' '
 )
+print(clipping['clipping']['noise_stddev'])
 print('Counts are withheld, -1 stands in their place:')
 print('  clipped_count', clipping['clipped_count'])
 print('  zeroed_count', zeroing['zeroed_count'])

@@ -40,8 +40,6 @@ simulated = secure_sums.simulated(process)
 with tvdp_tf.local_runtime():
   found = simulated.next(simulated.initialize(), clients).metrics['aggregator']
 clipped = found['inner']['mean_value']['secure_upper_clipped_count']
-print(
-  f'Added up {len(clients)} uploads with noise {found["noise_stddev"]} each.'
-)
+print(len(clients), 'uploads, each with noise of', found['noise_stddev'])
 print('SIMULATED: on a platform the server sees their sum alone.')
-print('Clients with coordinates above the range of the sum:', clipped)
+print('Uploads with coordinates above the range of the sum:', clipped)

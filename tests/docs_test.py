@@ -30,6 +30,12 @@ _PRINTS = {
   'plan_a_budget': ('at delta = 1e-05 HOLDS.', 'it promises no progress'),
   'your_tff_pipeline': ('got clipped_count', '3 rounds, worst client 2.34'),
 }
+# What public functions return, by the places of their classes.
+_RETURNED = (
+  'tvdp_tf.planner.report.PlanReport',
+  'tvdp_tf.training.fit.PrivateRun',
+  'tvdp_tf.training.train.TrainingResult',
+)
 _MOST_BYTES = 2**20
 
 
@@ -124,17 +130,22 @@ class PagesTest(parameterized.TestCase):
     self.assertEqual(site_pages.anchors('# A b\n## C, `d`!\n'), {'a-b', 'c-d'})
 
   def test_reference_has_every_public_name_once(self):
-    for page, module in (('tvdp_tf', tvdp_tf), ('privacy', privacy)):
+    for page, module, more in (
+      ('tvdp_tf', tvdp_tf, _RETURNED),
+      ('privacy', privacy, ()),
+    ):
       self.assertCountEqual(
         re.findall(
           r'^::: (\S+)$', self.texts[f'docs/reference/{page}.md'], re.MULTILINE
         ),
-        [f'{module.__name__}.{name}' for name in module.__all__],
+        [*(f'{module.__name__}.{name}' for name in module.__all__), *more],
       )
 
   def test_a_notebook_as_a_page(self):
     outputs = [
-      {'output_type': 'stream', 'text': ['1\n']},
+      {'output_type': 'stream', 'name': 'stdout', 'text': ['0\n']},
+      {'output_type': 'stream', 'name': 'stderr', 'text': ['W\n']},
+      {'output_type': 'stream', 'name': 'stdout', 'text': ['1\n']},
       {'output_type': 'execute_result', 'data': {'text/html': ['<b>2</b>']}},
       {'output_type': 'display_data', 'data': {'image/png': 'Mw=='}},
     ]
@@ -147,11 +158,21 @@ class PagesTest(parameterized.TestCase):
     page = site_pages.notebook_page(notebook, 'n')
     self.assertEqual(
       page.markdown,
-      '# T\nx\n\n```python\nf()\n```\n\n``` { .text .output }\n1\n```\n\n'
+      '# T\nx\n\n```python\nf()\n```\n\n``` { .text .output }\n0\n1\n```\n\n'
+      '``` { .text .output }\nW\n```\n\n'
       '<b>2</b>\n\n![What the cell shows](n_1.png)\n',
     )
     self.assertEqual(page.pictures, {'n_1.png': b'3'})
     self.assertEqual(site_pages.code(notebook), 'f()')
+
+  def test_a_docstring_as_markdown(self):
+    text = 'A.\n\n>>> f()\n1\n\n  x = 1\n    y\n\nArgs:\n  a: At least\n    > 0.\n  b: > 1\n'
+    self.assertEqual(
+      site_pages.docstring_markdown(text),
+      'A.\n\n```pycon\n>>> f()\n1\n```\n\n```text\nx = 1\n  y\n```\n\n'
+      'Args:\n  a: At least\n    \\> 0.\n  b: \\> 1\n',
+    )
+    self.assertEqual(site_pages.docstring_markdown('A.'), 'A.')
 
 
 class PicturesTest(absltest.TestCase):

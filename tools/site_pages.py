@@ -11,6 +11,7 @@ import json
 import pathlib
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ BESIDE = ('CHANGELOG.md', 'README.md', 'SECURITY.md')
 _FENCE = re.compile(r'^ *```.*?^ *```', re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r'(\]\()([^()\s]+)(\))')
 _ELSEWHERE = re.compile(r'[a-z][a-z0-9+.-]*:')
+_SECTION = re.compile(
+  r'^(Args|Attributes|Returns|Yields|Raises):$', re.MULTILINE
+)
+_QUOTATION = re.compile(r'^( *(?:\w+: )?)(>)', re.MULTILINE)
 _HEADING = re.compile(r'^#+ +(.+?) *$', re.MULTILINE)
 _RENAMED = {
   'README.md': 'OVERVIEW.md',  # Else it would be the start page.
@@ -189,20 +194,57 @@ def notebook_page(notebook: Mapping[str, Any], name: str) -> PageText:
       parts.append(source)
       continue
     parts.append(f'```python\n{source}\n```')
-    parts.extend(_output(one, name, pictures) for one in cell['outputs'])
+    # What is printed comes in pieces, and not in the order of the two streams.
+    for stream in ('stdout', 'stderr'):
+      pieces = (
+        ''.join(one['text'])
+        for one in cell['outputs']
+        if one.get('name') == stream
+      )
+      parts.append(_printed(''.join(pieces)))
+    parts.extend(
+      _output(one['data'], name, pictures)
+      for one in cell['outputs']
+      if 'data' in one
+    )
   return PageText('\n\n'.join(filter(None, parts)) + '\n', pictures)
 
 
+def _printed(text: str) -> str:
+  return f'``` {{ .text .output }}\n{text.rstrip()}\n```' if text else ''
+
+
 def _output(
-  output: Mapping[str, Any], name: str, pictures: dict[str, bytes]
+  data: Mapping[str, Any], name: str, pictures: dict[str, bytes]
 ) -> str:
   """An output in Markdown; a picture is added to `pictures`."""
-  data = output.get('data', {})
   if 'text/html' in data:
     return ''.join(data['text/html'])
   if 'image/png' in data:
     file = f'{name}_{len(pictures) + 1}.png'
     pictures[file] = base64.b64decode(''.join(data['image/png']))
     return f'![What the cell shows]({file})'
-  text = ''.join(output.get('text', data.get('text/plain', '')))
-  return f'``` {{ .text .output }}\n{text.rstrip()}\n```' if text else ''
+  return _printed(''.join(data.get('text/plain', '')))
+
+
+def docstring_markdown(text: str) -> str:
+  """A docstring in Markdown: its examples and indented lines are code.
+
+  Its sections stay as they are, for mkdocstrings, except that no line and no
+  description begins with `>`, which Markdown takes for a quotation.
+
+  Args:
+    text: The docstring, without the indentation of its quotes.
+  """
+  found = _SECTION.search(text)
+  end = found.start() if found else len(text)
+  parts = []
+  for part in re.split(r'\n{2,}', text[:end].rstrip()):
+    if part.startswith('>>>'):
+      parts.append(f'```pycon\n{part}\n```')
+    elif part.startswith('  '):
+      parts.append(f'```text\n{textwrap.dedent(part)}\n```')
+    else:
+      parts.append(part)
+  sections = _QUOTATION.sub(r'\1\\\2', text[end:])
+  return '\n\n'.join(filter(None, [*parts, sections]))

@@ -23,6 +23,8 @@ _AUDIT_LOCK = 'requirements-audit.lock'
 _DOCS_LOCK = 'requirements-docs.lock'
 _HASH = re.compile(r'^--hash=sha256:[0-9a-f]{64}$')
 
+# Of modules that are not in this environment, but in that of the docs.
+_OTHER_NAMES = {'griffe': 'griffelib'}
 # Needed to build and install; nothing imports them.
 _INSTALLERS = {'setuptools', 'wheel'}
 
@@ -86,7 +88,7 @@ def _third_party(*roots: str) -> set[str]:
     utils.canonicalize_name(distribution)
     for name in names
     # A module without a distribution is reported under its own name.
-    for distribution in distributions.get(name, [name])
+    for distribution in distributions.get(name, [_OTHER_NAMES.get(name, name)])
     # The two provide the same modules; the metadata name the first.
     if distribution != 'tensorflow'
   }
