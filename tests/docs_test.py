@@ -166,7 +166,10 @@ class PagesTest(parameterized.TestCase):
     self.assertEqual(site_pages.code(notebook), 'f()')
 
   def test_a_docstring_as_markdown(self):
-    text = 'A.\n\n>>> f()\n1\n\n  x = 1\n    y\n\nArgs:\n  a: At least\n    > 0.\n  b: > 1\n'
+    text = (
+      'A.\n\n>>> f()\n1\n\n  x = 1\n    y\n\n'
+      'Args:\n  a: At least\n    > 0.\n  b: > 1\n'
+    )
     self.assertEqual(
       site_pages.docstring_markdown(text),
       'A.\n\n```pycon\n>>> f()\n1\n```\n\n```text\nx = 1\n  y\n```\n\n'
