@@ -92,7 +92,11 @@ core: install  ## The wheel without TensorFlow, on every Python that is found.
 
 .PHONY: check-notebook
 check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
-	sh tools/notebook.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
+	sh tools/notebook.sh check "$(VENV)" "$(PYTHON)"
+
+.PHONY: docs
+docs: install  ## The site of docs/, its notebooks executed, in build/site.
+	sh tools/notebook.sh docs "$(VENV)" "$(PYTHON)"
 
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.

@@ -2,7 +2,7 @@
 
 TFF's own factory runs the query; each round's event goes to dp_accounting.
 
-  python examples/central_noise.py
+  TF_CPP_MIN_LOG_LEVEL=3 python examples/central_noise.py
 """
 
 import dp_accounting
@@ -10,8 +10,9 @@ import tensorflow_federated as tff
 
 import tvdp_tf
 from tvdp_tf.learning import models
+from tvdp_tf.privacy import statement
 
-ROUNDS = 3
+ROUNDS, DELTA = 3, 1e-5
 emnist = tff.simulation.datasets.emnist.get_synthetic().preprocess(
   lambda data: data.map(lambda e: (e['pixels'], e['label'])).batch(5)
 )
@@ -22,7 +23,7 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
   model_aggregator=tvdp_tf.central_noise(
     epsilon=8.0,
-    delta=1e-5,
+    delta=DELTA,
     rounds=ROUNDS,
     theta=0.9,
     l2_norm_clip=1.0,
@@ -31,10 +32,13 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
 )
 tvdp_tf.check_nesting(process)
 accountant = dp_accounting.pld.PLDAccountant()
+print(f'The server adds noise to the sum of {len(clients)} clipped updates.')
 with tvdp_tf.local_runtime():
   state = process.initialize()
-  for _ in range(ROUNDS):
+  for m in range(1, ROUNDS + 1):
     state = process.next(state, clients).state
     event = dp_accounting.DpEvent.from_named_tuple(state.aggregator.dp_event)
     accountant.compose(event)
-    print(event, 'epsilon so far:', accountant.get_epsilon(1e-5))
+    spent = statement.format_epsilon(accountant.get_epsilon(DELTA))
+    print(f'Round {m}: {event}')
+    print(f'  A user has spent epsilon = {spent} so far, at delta = {DELTA}.')

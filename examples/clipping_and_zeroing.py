@@ -3,7 +3,7 @@
 What is outermost happens first: zero, clip, add noise, average. The counts of
 clients that were zeroed or clipped have no noise, so nobody sends them.
 
-  python examples/clipping_and_zeroing.py
+  TF_CPP_MIN_LOG_LEVEL=3 python examples/clipping_and_zeroing.py
 """
 
 import tensorflow_federated as tff
@@ -34,4 +34,12 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
 )
 tvdp_tf.check_nesting(process)
 with tvdp_tf.local_runtime():
-  print(process.next(process.initialize(), clients).metrics['aggregator'])
+  zeroing = process.next(process.initialize(), clients).metrics['aggregator']
+clipping = zeroing['zeroing']
+print(
+  len(clients), 'updates were clipped to', CLIP, 'and got noise of', end=' '
+)
+print(clipping['clipping']['noise_stddev'])
+print('Counts are withheld, -1 stands in their place:')
+print('  clipped_count', clipping['clipped_count'])
+print('  zeroed_count', zeroing['zeroed_count'])

@@ -3,7 +3,7 @@
 A platform that has its own servers and devices runs these graphs: `prepare`
 and `update` at the server, `work` at each client, `accumulate` in between.
 
-  python examples/hand_over.py
+  TF_CPP_MIN_LOG_LEVEL=3 python examples/hand_over.py
 """
 
 import tensorflow_federated as tff
@@ -22,6 +22,7 @@ process = federated.build_learning_process(
   local_steps=5,
   learning_rate=0.5,
 )
+print('The parts of a round, and what each of them puts out:')
 form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
 for name in ('prepare', 'work', 'zero', 'accumulate', 'merge', 'update'):
   computation = getattr(form, name)

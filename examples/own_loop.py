@@ -1,7 +1,7 @@
 """A loop of one's own, FedAdam here, that asks its budget before each round.
 
 Run it by
-  python examples/own_loop.py
+  TF_CPP_MIN_LOG_LEVEL=3 python examples/own_loop.py
 """
 
 import tempfile
@@ -40,4 +40,5 @@ with (
   while budget.affordable_clients(EVERYBODY, Z) == EVERYBODY:
     budget.spend(m := m + 1, EVERYBODY, Z)  # On the disk; only then:
     state = process.next(state, clients).state
-    print(m, budget.metrics())
+    print(f'Round {m}: {budget.metrics()}')
+  print(f'Round {m + 1} does not fit the budget: it never happens.')

@@ -1,10 +1,11 @@
 """TFF's own training program, with its managers, on a runtime of this package.
 
 Run it by
-  python examples/train_model.py
+  TF_CPP_MIN_LOG_LEVEL=3 python examples/train_model.py
 """
 
 import asyncio
+import os
 import tempfile
 
 import tensorflow_federated as tff
@@ -38,3 +39,5 @@ program = tff.learning.programs.train_model(
 )
 with tvdp_tf.local_runtime() as runtime, runtimes.program_context(runtime):
   asyncio.run(program)
+print('TFF trained for 3 rounds, under epsilon = 8 at delta = 1e-05.')
+print(f'In {folder}:', *sorted(os.listdir(folder)))

@@ -22,7 +22,10 @@ from tvdp_tf.cli import program
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _ENVIRONMENT = _ROOT / '.venv-audit'
 _TOOLS = _ROOT / 'requirements-audit.lock'
-_LOCKS = ('requirements.lock', 'requirements-gpu.lock', _TOOLS.name)
+_LOCKS = (
+  *('requirements.lock', 'requirements-gpu.lock', 'requirements-docs.lock'),
+  _TOOLS.name,
+)
 _EXCEPTIONS = _ROOT / 'audit-exceptions.txt'
 _TIMEOUT_S = 600
 

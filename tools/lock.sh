@@ -1,6 +1,7 @@
 #!/bin/sh
-# Writes requirements.lock, requirements-gpu.lock and requirements-audit.lock
-# from the short *.in, overrides.txt and excludes*.txt files: `make lock`.
+# Writes requirements.lock and requirements-gpu.lock, requirements-docs.lock and
+# requirements-audit.lock, from the short *.in, overrides.txt and excludes*.txt
+# files: `make lock`.
 #
 #   tools/lock.sh PYTHON [FLAG OF uv pip compile]...
 #
@@ -32,7 +33,8 @@ compile() {
     --output-file "$name.lock" "$@" "$name.in"
 }
 
-# The GPU lock follows the other one in the versions of all that they share.
+# Two locks follow the first one in the versions of all that they share.
 compile requirements excludes.txt "$@"
 compile requirements-gpu excludes-gpu.txt --constraints requirements.lock "$@"
+compile requirements-docs excludes.txt --constraints requirements.lock "$@"
 compile requirements-audit excludes.txt "$@"

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Tests `fit` in a real Jupyter kernel, in an environment of its own beside that
-# of a lock: `make check-notebook`.
+# Makes .venv-notebook, with Jupyter and MkDocs beside the packages of a lock's
+# environment; then tests `fit` in a real Jupyter kernel (`make check-notebook`)
+# or executes the notebooks of docs/ and builds the site (`make docs`).
 #
-#   tools/notebook.sh ENVIRONMENT LOCK PYTHON
+#   tools/notebook.sh check|docs ENVIRONMENT PYTHON
 set -eu
 cd "$(dirname "$0")/.."
-environment=$1
-lock=$2
+task=$1
+environment=$2
 python=$3
 beside=.venv-notebook
 
@@ -14,14 +15,20 @@ packages() {
   "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 }
 
-export PIP_DISABLE_PIP_VERSION_CHECK=1
-rm -rf "$beside"
-"$python" -m venv "$beside"
-# What both have must be what the lock names. Later releases of IPython need a
-# typing_extensions that TensorFlow 2.14 does not run with.
-sed -n 's/^\([a-z0-9][^ ]*==[^ ;]*\).*/\1/p' "$lock" > "$beside/lock.txt"
-"$beside/bin/pip" install --quiet --constraint "$beside/lock.txt" \
-  ipykernel 'ipython<8.15' nbclient pandas
+# What both have is what requirements.lock names, or it does not compile.
+sh tools/install.sh "$beside" requirements-docs.lock "$python"
 packages "$environment" > "$(packages "$beside")/locked.pth"
-JUPYTER_PYTHON=$PWD/$beside/bin/python PYTHONPATH=$PWD \
-  "$environment/bin/python" -m pytest -k Notebook tests/training/fit_test.py
+export PYTHONPATH="$PWD"
+case $task in
+  check)
+    JUPYTER_PYTHON=$PWD/$beside/bin/python \
+      "$environment/bin/python" -m pytest -k Notebook tests/training/fit_test.py
+    ;;
+  docs)
+    "$beside/bin/python" -m tools.notebooks build/notebooks
+    # Of the theme: it asks to move on to another program.
+    NO_MKDOCS_2_WARNING=1 \
+      "$beside/bin/python" -m mkdocs build --strict --quiet
+    echo "The site is in build/site: open build/site/index.html"
+    ;;
+esac

@@ -20,8 +20,11 @@ from tools import import_graph
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCKS = ('requirements.lock', 'requirements-gpu.lock')
 _AUDIT_LOCK = 'requirements-audit.lock'
+_DOCS_LOCK = 'requirements-docs.lock'
 _HASH = re.compile(r'^--hash=sha256:[0-9a-f]{64}$')
 
+# Of modules that are not in this environment, but in that of the docs.
+_OTHER_NAMES = {'griffe': 'griffelib'}
 # Needed to build and install; nothing imports them.
 _INSTALLERS = {'setuptools', 'wheel'}
 
@@ -85,14 +88,14 @@ def _third_party(*roots: str) -> set[str]:
     utils.canonicalize_name(distribution)
     for name in names
     # A module without a distribution is reported under its own name.
-    for distribution in distributions.get(name, [name])
+    for distribution in distributions.get(name, [_OTHER_NAMES.get(name, name)])
     # The two provide the same modules; the metadata name the first.
     if distribution != 'tensorflow'
   }
 
 
 class LockTest(parameterized.TestCase):
-  @parameterized.parameters(*_LOCKS, _AUDIT_LOCK)
+  @parameterized.parameters(*_LOCKS, _AUDIT_LOCK, _DOCS_LOCK)
   def test_every_pin_has_hashes_and_nothing_else(self, lock):
     lines = _lines(lock)
     self.assertGreater(len(lines), 20)
@@ -108,6 +111,7 @@ class LockTest(parameterized.TestCase):
     (_LOCKS[0], ('requirements.in',), 'excludes.txt'),
     (_LOCKS[1], ('requirements.in', 'requirements-gpu.in'), 'excludes-gpu.txt'),
     (_AUDIT_LOCK, ('requirements-audit.in',), 'excludes.txt'),
+    (_DOCS_LOCK, ('requirements-docs.in',), 'excludes.txt'),
   )
   def test_holds_what_is_asked_for(self, lock, inputs, excludes):
     pins = _pins(lock)
@@ -141,6 +145,14 @@ class LockTest(parameterized.TestCase):
       {name: cpu[name] for name in gpu.keys() & cpu.keys()},
     )
 
+  def test_docs_lock_agrees_where_both_have_a_package(self):
+    """The environment of one is beside that of the other."""
+    ours, docs = _pins(_LOCKS[0]), _pins(_DOCS_LOCK)
+    both = ours.keys() & docs.keys()
+    self.assertContainsSubset({'numpy', 'typing-extensions'}, both)
+    for name in both:
+      self.assertEqual(docs[name], ours[name], name)
+
 
 class MetadataTest(absltest.TestCase):
   def test_lock_satisfies_the_metadata(self):
@@ -167,7 +179,11 @@ class MetadataTest(absltest.TestCase):
 
   def test_what_is_imported_is_declared(self):
     extras = _metadata()['options.extras_require']
-    notebook = _by_name(extras['notebook'].strip().splitlines()).keys()
+    notebook = {
+      name
+      for extra in ('notebook', 'docs')
+      for name in _by_name(extras[extra].strip().splitlines())
+    }
     library = _third_party('tvdp_tf', 'binaries') - notebook
     self.assertIn('tensorflow-federated', library)
     self.assertEmpty(library - _install_requires().keys())
@@ -191,6 +207,12 @@ class MetadataTest(absltest.TestCase):
     lock = _LOCKS['tensorflow' in installed]
     for name, version in _pins(lock).items():
       self.assertEqual(installed.get(name), version, name)
+
+  def test_docs_lock_has_the_tools_of_the_extras(self):
+    extras = _metadata()['options.extras_require']
+    for extra in ('notebook', 'docs'):
+      names = _by_name(extras[extra].strip().splitlines()).keys()
+      self.assertContainsSubset(names, _declared('requirements-docs.in'))
 
   def test_python_is_the_one_that_is_declared(self):
     allowed = requirements.Requirement(
