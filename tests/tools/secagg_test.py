@@ -11,6 +11,7 @@ from absl.testing import absltest
 from scipy import stats
 
 from tvdp_tf import privacy
+from tvdp_tf.learning import discrete_gaussian
 from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import settings as settings_lib
 
@@ -120,6 +121,9 @@ class SecAggTest(absltest.TestCase):
     self.assertLess(
       np.abs(drawn).max(), noise_distance.LARGEST_DISCRETE * stddev
     )
+    # They are draws on the fine grid, not parts of them.
+    fine = discrete_gaussian.discrete_gaussian(np.array([5, 6]), 2**20, 0)
+    self.assertContainsSubset((drawn[:100] * 2**11).tolist(), fine.numpy())
     # Any residue, not those alone that a finer grid would leave.
     self.assertGreater(len(np.unique(drawn % 16)), 15)
 
