@@ -98,6 +98,10 @@ check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 docs: install  ## The site of docs/, its notebooks executed, in build/site.
 	sh tools/notebook.sh docs "$(VENV)" "$(PYTHON)"
 
+.PHONY: check-secagg
+check-secagg: install  ## Secure sums by Flower's SecAgg+, a client lost midway.
+	@$(check_python)sh tools/secagg.sh "$(VENV)" "$(PYTHON)"
+
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
 	@$(check_python)sh tools/install.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
@@ -117,7 +121,7 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
-	rm -rf .venv-notebook .venv-core
+	rm -rf .venv-notebook .venv-core .venv-secagg
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
