@@ -84,9 +84,18 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 core: install  ## The wheel without TensorFlow, on every Python that is found.
 	sh tools/core.sh "$(VENV)" $(ARGS)
 
+.PHONY: check-examples
+check-examples: install  ## Examples for Flower and pfl, where they are installed.
+	sh tools/examples.sh "$(VENV)" "$(PYTHON)"
+
 .PHONY: check-notebook
 check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 	sh tools/notebook.sh "$(VENV)" "$(LOCK)" "$(PYTHON)"
+
+.PHONY: check-claims
+check-claims: install  ## Other tools' noise, audited: results/claims, minutes.
+	sh benchmarks/install_peers.sh "$(PYTHON)" flower nvflare opacus
+	$(IN_VENV) tools.check_claims $(ARGS)
 
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
