@@ -116,7 +116,7 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
-	rm -rf .venv-notebook .venv-core
+	rm -rf .venv-notebook .venv-core .venv-quickstart
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from benchmarks.harness import audited
-from tools import check_claims
+from tools import claim_suite
 from tvdp_tf.attacks import lower_bound
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,11 +42,11 @@ class JudgeTest(parameterized.TestCase):
     found = audited.read(folder)
     self.assertEqual((found.tool, found.version), ('numpy', np.__version__))
     np.testing.assert_array_equal(found.cases[0].scores, case.scores)
-    (row,) = check_claims.judge(found, 0.99)
-    check_claims.write([found], [row], 'a command', 0.99, folder)
+    (row,) = claim_suite.judge(found, 0.99)
+    claim_suite.write([found], [row], 'a command', 0.99, folder)
     with open(folder / 'claims.csv', newline='') as file:
       (written,) = csv.DictReader(file)
-    self.assertEqual(tuple(written), check_claims.COLUMNS)
+    self.assertEqual(tuple(written), claim_suite.COLUMNS)
     self.assertEqual(float(written['lower_bound']), row['lower_bound'])
     text = (folder / 'README.md').read_text()
     self.assertIn(f'| {row["verdict"]} |', text)
@@ -56,7 +56,7 @@ class JudgeTest(parameterized.TestCase):
 
   def test_too_small_a_claim_is_refuted(self):
     row = self.judged(_case(mu=1.5))
-    self.assertEqual(row['verdict'], check_claims.REFUTED)
+    self.assertEqual(row['verdict'], claim_suite.REFUTED)
     self.assertBetween(row['lower_bound'], 1.5, row['check_claim'])
     self.assertBetween(
       row['lower_bound_if_gaussian'], row['lower_bound'], row['check_claim']
@@ -66,17 +66,17 @@ class JudgeTest(parameterized.TestCase):
     told = self.judged(_case(mu=1.5))['check_claim']
     for changes in ({'epsilon_set': told}, {'epsilon_told': told}):
       row = self.judged(_case(mu=1.5, **changes))
-      self.assertEqual(row['verdict'], check_claims.NOT_REFUTED)
+      self.assertEqual(row['verdict'], claim_suite.NOT_REFUTED)
       self.assertGreater(row['lower_bound'], told / 2)
 
   def test_none_is_claimed(self):
     row = self.judged(_case(mu=1.5, epsilon_set=None, is_gaussian=False))
-    self.assertEqual(row['verdict'], check_claims.NO_CLAIM)
+    self.assertEqual(row['verdict'], claim_suite.NO_CLAIM)
     self.assertTrue(math.isnan(row['lower_bound_if_gaussian']))
 
 
 class ToolsTest(parameterized.TestCase):
-  @parameterized.parameters(*check_claims.TOOLS)
+  @parameterized.parameters(*claim_suite.TOOLS)
   def test_has_a_program_and_pins(self, tool):
     folder = _ROOT / 'benchmarks/peers' / tool
     self.assertTrue((folder / 'claim.py').exists())
@@ -94,7 +94,7 @@ class ResultsTest(absltest.TestCase):
       self.rows = list(csv.DictReader(file))
 
   def test_rows_are_whole_and_judged_by_their_rates(self):
-    self.assertEqual(tuple(self.rows[0]), check_claims.COLUMNS)
+    self.assertEqual(tuple(self.rows[0]), claim_suite.COLUMNS)
     self.assertEqual(
       {row['tool'] for row in self.rows}, {'flwr', 'nvflare', 'opacus'}
     )
@@ -110,7 +110,7 @@ class ResultsTest(absltest.TestCase):
       self.assertLessEqual(shown, float(row['check_claim']))
       claim = row['epsilon_told'] or row['epsilon_set']
       refuted = bool(claim) and shown > float(claim)
-      self.assertEqual(row['verdict'] == check_claims.REFUTED, refuted)
+      self.assertEqual(row['verdict'] == claim_suite.REFUTED, refuted)
 
   def test_the_page_has_the_table(self):
     table = [
