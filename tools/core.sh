@@ -4,15 +4,13 @@
 #
 #   tools/core.sh ENVIRONMENT [dp-accounting==VERSION]
 #
+#   tools/core.sh --find VERSION      says where it is, or fails
+#
 #   CORE_PYTHONS='3.10 3.13'  versions instead of all of them; each must be there
 #
 # ENVIRONMENT is that of a lock: it has what the wheel is built with.
 set -eu
 cd "$(dirname "$0")/.."
-environment=$(cd "$1" && pwd)
-accounting=${2:-}
-beside=$PWD/.venv-core
-twine=7.0.0
 
 # The interpreter of a version, from PATH or pyenv, or nothing.
 find_python() {
@@ -22,7 +20,18 @@ find_python() {
       return
     fi
   done
+  return 1
 }
+
+if [ "$1" = --find ]; then
+  find_python "$2"
+  exit
+fi
+
+environment=$(cd "$1" && pwd)
+accounting=${2:-}
+beside=$PWD/.venv-core
+twine=7.0.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
@@ -45,8 +54,7 @@ done
 echo "core: skips the tests of the ledger, $names"
 tested=
 for version in ${CORE_PYTHONS:-3.10 3.11 3.12 3.13 3.14}; do
-  python=$(find_python "$version")
-  if [ -z "$python" ]; then
+  if ! python=$(find_python "$version"); then
     echo "core: no Python $version found"
     [ -z "${CORE_PYTHONS:-}" ]
     continue
