@@ -98,14 +98,15 @@ MUTANTS = [
       'pass',
     ),
     (
-      'tf.square(tf.cast(tensor, tf.float64))',
-      'tf.cast(tf.square(tensor), tf.float64)',
+      'return tf.where(finite, quick, slow)',
+      'return slow',
     ),
-    (
-      'tf.square(tf.cast(tensor, tf.float64))',
-      'tf.square(tf.cast(tensor, tf.float64)) / 4',
-    ),
-    ('factors.append([1 + terms * 2.0**-52])', 'factors.append([0.999])'),
+    ('tf.where(finite, quick, slow)', 'quick'),
+    ('tf.square(tensor)', 'tf.square(tensor) / 4'),
+    ('return 1 + terms * 2.0**-52, terms', 'return 0.999, terms'),
+    ('factor = 1 + (terms + 4)', 'factor = 1 - (terms + 4)'),
+    ('return sums, factor, terms * 2.0**-125', 'return sums, factor, 0.0'),
+    ('or terms > _MOST_IN_FLOAT32', ''),
     (
       '1 + roundings * sensitivity.relative_rounding(count, microbatch_size)',
       '1 - roundings * sensitivity.relative_rounding(count, microbatch_size)',
@@ -142,27 +143,20 @@ MUTANTS = [
   *_of(
     'tvdp_tf/learning/ghost_clipping.py',
     _LIST + _CLIPPING,
-    ('* (of_input + one)', '* one'),
-    ('* (of_input + one)', '* of_input'),
+    ('* (of_input + 1.0 * layer.use_bias)', '* 1.0'),
+    ('* (of_input + 1.0 * layer.use_bias)', '* of_input'),
     ('not upstream.weights and not model.is_random', 'not upstream.weights'),
     ('not upstream.weights and not model.is_random', 'not model.is_random'),
+    ('place: prepared[:, column]', 'place: prepared[:, 0]'),
     (
-      'return tf.reduce_sum(tf.cast(products, tf.float64), axis=0)',
-      'return tf.reduce_sum(products, axis=0)',
-    ),
-    ('list(self._upstream).index(place)', '-1'),
-    (
-      'tf.reduce_all(tf.math.is_finite(tf.add_n(squares)))',
+      'tf.reduce_all(tf.math.is_finite(squares))',
       'tf.constant(True)',
     ),
     (
-      'squares += map(clipping.squared_norms, parts)',
-      'squares += map(clipping.squared_norms, parts[:1])',
+      'squares += [next(norms) for _ in parts]',
+      'squares += [next(norms) for _ in parts][:1]',
     ),
-    (
-      'squares.append(clipping.squared_norms(delta) * (of_input + one))',
-      'squares.append(0 * clipping.squared_norms(delta))',
-    ),
+    ('squares.append(of_delta *', 'squares.append(0 * of_delta *'),
     ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
     ('len(layer.input_shape) == 2', 'len(layer.input_shape) >= 2'),
     ('and layer.groups == 1', ''),
@@ -227,7 +221,10 @@ MUTANTS = [
       '0.0 * size * noise_multiplier',
     ),
     ('tf.reshape(part, step.shape) + step', 'tf.zeros_like(step) + step'),
-    ('sum(sizes), release), sizes', 'sum(sizes), 0), sizes'),
+    (
+      'discrete_gaussian(noise_key, sum(sizes), release)',
+      'discrete_gaussian(noise_key, sum(sizes), 0)',
+    ),
     ('tf.clip_by_value(steps, -_MOST_STEPS, _MOST_STEPS)', 'steps'),
     (
       'return np.frombuffer(secrets.token_bytes(16), np.int64)',
@@ -240,6 +237,11 @@ MUTANTS = [
     ('clip *= 1 - _share_of_grid', 'clip *= 1 + 0 * _share_of_grid'),
     ('release=index', 'release=0'),
     ('distribution=noise_distribution,', "distribution='gaussian',"),
+    ('None if drawn is None else drawn[index]', 'drawn[0]'),
+    (
+      'tf.reshape(drawn, [num_steps, size])',
+      'tf.reshape(drawn, [num_steps, size]) // 2',
+    ),
     ('moved = factor * clip /', 'moved = 100 * factor * clip /'),
     (
       'factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1',
@@ -252,6 +254,10 @@ MUTANTS = [
     (
       'microbatch_size * (microbatch_size + 16) * 2.0**-24',
       'microbatch_size * 2.0**-24',
+    ),
+    (
+      'within += MOST_MICROBATCHES**2 * microbatch_size * 2.0**-24',
+      'pass',
     ),
     ('if not LEAST_CLIP <= clip <= MOST_CLIP:', 'if False:'),
     ('value=factor * clip / examples', 'value=clip / examples'),

@@ -90,6 +90,7 @@ def measure(
   """Seconds of so many rounds of each kind, or of those wanted."""
   from tvdp_tf import runtimes  # noqa: PLC0415
 
+  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
   with runtimes.compiled_runtime('cpu'):
     runs = {
       name: _rounds(kind)

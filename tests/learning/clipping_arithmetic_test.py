@@ -23,7 +23,27 @@ class SquaredNormsTest(parameterized.TestCase):
     actual = clipping.squared_norms(tf.constant(tensor)).numpy()
     expected = exact_squares(tensor)
     self.assertTrue((actual >= expected).all())
-    self.assertTrue((actual <= expected * (1 + 1e-9) + width * 1e-75).all())
+    # Of short tensors in float32, unless that overflows.
+    relative, absolute = 1.01 * (width + 4) * 2.0**-23, width * 1e-37
+    if width == 5000 or size == 1e37:
+      relative, absolute = 1e-9, width * 1e-75
+    self.assertTrue((actual <= expected * (1 + relative) + absolute).all())
+
+  def test_an_example_does_not_depend_on_the_others(self):
+    # Some overflow in float32, are not finite, vanish: of the others not a bit
+    # may change, or one example would move the clipped gradients of all.
+    rng = np.random.default_rng(0)
+    plain = rng.normal(size=[9, 784]).astype(np.float32)
+    alone = clipping.squared_norms(tf.constant(plain)).numpy()
+    for other in (1e30, np.inf, np.nan, 1e-30, 0.0):
+      mixed = plain.copy()
+      mixed[::2] = other
+      actual = clipping.squared_norms(tf.constant(mixed)).numpy()
+      np.testing.assert_array_equal(actual[1::2], alone[1::2])
+      stacked = clipping.stacked_squared_norms(
+        [tf.constant(plain), tf.constant(mixed)]
+      ).numpy()
+      np.testing.assert_array_equal(stacked, [alone, actual])
 
   def test_sums_in_bad_order_are_covered(self):
     # One large square, then thousands of small ones that float32 swallows.
@@ -54,7 +74,7 @@ class SquaredNormsTest(parameterized.TestCase):
     self.assertEqual(stacked.shape, [3, 4])
     for row, tensor in zip(stacked, tensors, strict=True):
       np.testing.assert_array_equal(row, clipping.squared_norms(tensor))
-      np.testing.assert_allclose(row, exact_squares(tensor), rtol=1e-9)
+      np.testing.assert_allclose(row, exact_squares(tensor), rtol=2e-6)
 
 
 class ScalesTest(parameterized.TestCase):
@@ -84,13 +104,16 @@ class ScalesTest(parameterized.TestCase):
 
 class RoundingTest(parameterized.TestCase):
   @parameterized.parameters(16, 64, 128)
-  def test_covers_what_float32_loses_in_a_microbatch(self, size):
-    # Two sums of `size` vectors of norm 1 that differ in one of them: what
-    # rounding adds to their difference, at worst, against what is set aside.
-    unit = 2.0**-24
-    worst = 2 * size * (size + 3) * unit / 2
-    self.assertLessEqual(worst, sensitivity.relative_rounding(size, size))
-    self.assertLess(sensitivity.relative_rounding(size, size), 2 * worst + 1e-3)
+  def test_covers_what_float32_loses_in_a_group(self, size):
+    # Two sums of so many microbatches of `size` vectors of norm 1 that differ
+    # in one of them: what rounding adds to their difference, at worst, against
+    # what is set aside.
+    unit, microbatches = 2.0**-24, sensitivity.MOST_MICROBATCHES
+    within = 2 * size * (size + 3) * unit / 2
+    between = 2 * microbatches * unit * (microbatches * size) / 2
+    rounding = sensitivity.relative_rounding(size * microbatches, size)
+    self.assertLessEqual(within + between, rounding)
+    self.assertLess(rounding, 2 * (within + between))
 
   def test_covers_what_float64_loses_between_them(self):
     for examples in (10**3, 10**6, 10**8):
@@ -103,7 +126,7 @@ class RoundingTest(parameterized.TestCase):
   def test_rules_say_so(self):
     rule = sensitivity.gradient_rule(1.0, 600)
     self.assertEqual(rule.rounding, sensitivity.relative_rounding(600))
-    self.assertBetween(rule.rounding, 1e-4, 1e-3)
+    self.assertBetween(rule.rounding, 1e-3, 2e-3)
     self.assertEqual(sensitivity.paper_rule(1.0, 600).rounding, 0)
     self.assertGreater(sensitivity.update_rule(1.0).rounding, 0)
 

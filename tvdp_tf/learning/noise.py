@@ -259,25 +259,28 @@ def nearest(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
 
 
 def discrete_steps(
-  steps: Sequence[tf.Tensor], noise_key: tf.Tensor, release: int | tf.Tensor = 0
+  steps: Sequence[tf.Tensor],
+  noise_key: tf.Tensor,
+  release: int | tf.Tensor = 0,
+  drawn: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
   """Adds discrete Gaussian noise of standard deviation 2^31.
 
   Args:
     steps: int64 tensors of static shapes: one release.
     noise_key: int64 tensor [2].
-    release: As of `perturb`.
+    release: As of `perturb`, as the next.
+    drawn: What is added, in the place of a draw by key and release.
 
   Returns:
     int64 tensors of the same shapes.
   """
   sizes = [int(np.prod(tensor.shape.as_list())) for tensor in steps]
-  drawn = tf.split(
-    discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release), sizes
-  )
+  if drawn is None:
+    drawn = discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release)
   return [
     tf.reshape(part, step.shape) + step
-    for part, step in zip(drawn, steps, strict=True)
+    for part, step in zip(tf.split(drawn, sizes), steps, strict=True)
   ]
 
 
@@ -286,6 +289,7 @@ def _perturb_discretely(
   noise_stddev: tf.Tensor,
   noise_key: tf.Tensor,
   release: int | tf.Tensor,
+  drawn: tf.Tensor | None,
 ) -> list[tf.Tensor]:
   steps = [
     tensor if tensor.dtype == tf.int64 else nearest(tensor, noise_stddev)
@@ -298,7 +302,7 @@ def _perturb_discretely(
       tf.float64 if tensor.dtype == tf.int64 else tensor.dtype,
     )
     for tensor, noised in zip(
-      tensors, discrete_steps(steps, noise_key, release), strict=True
+      tensors, discrete_steps(steps, noise_key, release, drawn), strict=True
     )
   ]
 
@@ -327,6 +331,7 @@ def perturb(
   noise_key: tf.Tensor,
   release: int | tf.Tensor = 0,
   distribution: str = GAUSSIAN,
+  drawn: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
   """Adds N(0, noise_stddev**2 I), as in the paper's eq-noised-parameter.
 
@@ -342,13 +347,16 @@ def perturb(
     noise_key: int64 tensor [2].
     release: As in `standard_normal`; a pair of key and release is used once.
     distribution: One of `DISTRIBUTIONS`.
+    drawn: With discrete noise: int64 [values], of `discrete_gaussian`, that
+      nothing else is perturbed with, in the place of a draw by this key and
+      release.
 
   Returns:
     The perturbed tensors, of the same shapes and dtypes; float64 for integers.
   """
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
   if distribution == DISCRETE_GAUSSIAN:
-    return _perturb_discretely(tensors, stddev, noise_key, release)
+    return _perturb_discretely(tensors, stddev, noise_key, release, drawn)
   sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
   standard = CONTINUOUS[distribution](noise_key, sum(sizes), release)
   noise = tf.cast(stddev, tf.float64) * standard

@@ -28,6 +28,8 @@ UPDATE = 'update'
 
 # How many clipped gradients are added up in float32.
 MICROBATCH_SIZE = 64
+# How many microbatches' sums are added in float32, at most.
+MOST_MICROBATCHES = 16
 # What a sum of clipped updates, added up in float64, may be off by.
 UPDATE_ROUNDING = 2e-6
 
@@ -119,17 +121,18 @@ def relative_rounding(
 ) -> Any:
   """The share of 2 C_g/n that rounding may take up in a mean of n gradients.
 
-  The proof is in `learning.clipping`: float32 within a microbatch, float64
-  between them.
+  The proof is in `learning.clipping`: float32 within a microbatch and between
+  those of a group, float64 between groups.
 
   >>> f'{relative_rounding(600):.1e}', f'{relative_rounding(10**6):.1e}'
-  ('3.1e-04', '3.1e-04')
+  ('1.3e-03', '1.3e-03')
 
   Args:
     examples: n, a number or a float64 tensor.
     microbatch_size: B.
   """
   within = microbatch_size * (microbatch_size + 16) * 2.0**-24
+  within += MOST_MICROBATCHES**2 * microbatch_size * 2.0**-24
   microbatches = examples / microbatch_size + 2
   return within + microbatches * examples * 2.0**-52
 

@@ -161,8 +161,9 @@ def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
   rename(definition.node)
   for function in definition.library.function:
     function.signature.name = names[function.signature.name]
-    # Names of its gradient, and of the pair that it was traced with.
-    function.attr.clear()
+    # Names of its gradient, and of the pair that it was traced with, go.
+    for name in set(function.attr) - {'_noinline'}:
+      del function.attr[name]
     rename(function.node_def)
   for gradient in definition.library.gradient:
     gradient.function_name = names[gradient.function_name]
