@@ -90,7 +90,6 @@ def measure(
   """Seconds of so many rounds of each kind, or of those wanted."""
   from tvdp_tf import runtimes  # noqa: PLC0415
 
-  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
   with runtimes.compiled_runtime('cpu'):
     runs = {
       name: _rounds(kind)
@@ -138,6 +137,9 @@ def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
 
 def main() -> None:
   """Measures, and writes what was measured."""
+  from tvdp_tf import runtimes  # noqa: PLC0415
+
+  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
   seconds = measure(_ROUNDS.value)
   _write(seconds, pathlib.Path(_OUTPUT_DIR.value))
   print(f'written to {_OUTPUT_DIR.value}')
