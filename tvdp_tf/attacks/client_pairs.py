@@ -102,7 +102,7 @@ def digits(examples: int) -> ClientPair:
     ValueError: If there are not so many.
   """
   dataset = datasets.load('digits')
-  features = dataset.train_features.reshape(len(dataset.train_labels), -1)
+  features = np.reshape(dataset.train_features, (len(dataset.train_labels), -1))
   examples = _validate.integer('examples', examples, 2, len(features))
   features = _replaced(features[:examples], 1.0)
   labels = (dataset.train_labels[:examples] >= 5).astype(np.int32)

@@ -28,8 +28,9 @@ _CHOOSE_NOISE = tuple(
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'dataset': (
     'string',
-    f'Data set: {", ".join(datasets.LOADERS)}, or tfds:NAME for any '
-    'images with labels that TFDS has; digits is embedded.',
+    f'Data set: {", ".join(datasets.LOADERS)}; tfds:NAME for any images '
+    'with labels that TFDS has; files:FOLDER for arrays that need not fit '
+    'into memory; digits is embedded.',
   ),
   'data_dir': ('string', "TFDS's folder; downloads on first use."),
   'features': (

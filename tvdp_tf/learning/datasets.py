@@ -4,6 +4,7 @@
 download, nor do the `generated` ones, which have the shapes of the others and
 are for trying things out. The others are read through TensorFlow Datasets
 (TFDS): `tfds:NAME` is any of its classification sets of images of one size.
+`files:FOLDER` is a set in files that need not fit into memory (`on_disk`).
 
 A data set of your own is a function of `data_dir` that returns a `Dataset`:
 
@@ -21,7 +22,7 @@ import numpy as np
 from absl import logging
 
 from tvdp_tf import _validate, errors
-from tvdp_tf.learning import aligned
+from tvdp_tf.learning import aligned, on_disk
 
 # What the caller has, in the place of a name: of data, a model or a split.
 OWN = 'own'
@@ -32,11 +33,12 @@ _DOWNLOAD_RETRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """A classification data set in memory.
+  """A classification data set.
 
   Attributes:
     name: The word of `--dataset`.
-    train_features: float32 [n, ...], scaled by public constants to [0, 1].
+    train_features: float32 [n, ...], scaled by public constants to [0, 1]; or
+      on the disk.
     train_labels: int32 [n], in [0, num_classes).
     test_features: float32, as above.
     test_labels: int32, as above.
@@ -44,11 +46,16 @@ class Dataset:
   """
 
   name: str
-  train_features: np.ndarray
+  train_features: np.ndarray | on_disk.Examples
   train_labels: np.ndarray
   test_features: np.ndarray
   test_labels: np.ndarray
   num_classes: int
+
+  @property
+  def is_on_disk(self) -> bool:
+    """Whether training examples are read as they are needed."""
+    return isinstance(self.train_features, on_disk.Examples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +94,8 @@ def _load_digits(data_dir: str | None) -> Dataset:
 
 
 def dealt(
-  dataset: Dataset, parts: Sequence[np.ndarray]
-) -> tuple[Dataset, list[range]]:
+  dataset: Dataset, parts: Sequence[np.ndarray | range]
+) -> tuple[Dataset, Sequence[np.ndarray | range]]:
   """Brings the training examples into the order of the users who hold them.
 
   A user's examples are a view then, and no copy.
@@ -99,7 +106,10 @@ def dealt(
 
   Returns:
     The data set, its training part in that order; and the users' ranges in it.
+    On the disk the order stays, and the parts are as they were.
   """
+  if dataset.is_on_disk:
+    return dataset, parts
   order = np.concatenate(parts)
   ends = np.cumsum([len(part) for part in parts]).tolist()
 
@@ -262,6 +272,7 @@ LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
 _BUILT_IN = dict(LOADERS)
+_FILES = 'files:'
 _TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
 
 
@@ -271,18 +282,45 @@ def check_name(name: str) -> str:
   Raises:
     ValueError: If it is none.
   """
-  if name in LOADERS or (isinstance(name, str) and _TFDS.fullmatch(name)):
+  if name in LOADERS or _folder(name):
+    return name
+  if isinstance(name, str) and _TFDS.fullmatch(name):
     return name
   raise ValueError(
-    f'dataset must be one of {", ".join(LOADERS)} or tfds:NAME, got {name!r}'
+    f'dataset must be one of {", ".join(LOADERS)}, tfds:NAME or files:FOLDER, '
+    f'got {name!r}'
   )
+
+
+def _folder(name: str) -> str:
+  """Of a data set in files; otherwise empty."""
+  if isinstance(name, str) and name.startswith(_FILES):
+    return name.removeprefix(_FILES)
+  return ''
+
+
+def natural(name: str) -> list[range]:
+  """Whose examples are whose, as the data set itself says.
+
+  Args:
+    name: files:FOLDER.
+
+  Raises:
+    ValueError: If it is another.
+    DatasetUnavailableError: If it does not say.
+  """
+  if not _folder(name):
+    raise ValueError(
+      f'split natural must be that of a data set files:FOLDER, got {name!r}'
+    )
+  return on_disk.users(_folder(name))
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
   """Loads a data set by name.
 
   Args:
-    name: A key of `LOADERS`, or tfds:NAME for what TFDS calls so.
+    name: A key of `LOADERS`, tfds:NAME for what TFDS calls so, or files:FOLDER.
     data_dir: TFDS's folder, by default TFDS's own choice; a data set that is
       not there is downloaded to it.
 
@@ -293,7 +331,9 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     ValueError: If there is no such data set.
     DatasetUnavailableError: If it cannot be loaded or downloaded.
   """
-  match = _TFDS.fullmatch(check_name(name))
+  if folder := _folder(check_name(name)):
+    return Dataset(name, *on_disk.load(folder))
+  match = _TFDS.fullmatch(name)
   return _load_images(match[1], data_dir) if match else LOADERS[name](data_dir)
 
 
@@ -305,8 +345,7 @@ def facts(name: str, data_dir: str | None = None) -> Facts:
     data_dir: The same.
 
   Returns:
-    The facts; of tfds:NAME and of loaders of your own, of the data that `load`
-    returns.
+    The facts; of those that are not built in, of the data that `load` returns.
 
   Raises:
     ValueError: If there is no such data set.

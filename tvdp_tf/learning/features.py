@@ -390,7 +390,7 @@ def digest(name: str, dataset: datasets.Dataset) -> str:
 def applied(
   name: str,
   dataset: datasets.Dataset,
-  clients: Sequence[range],
+  clients: Sequence[np.ndarray | range],
   progress: bool = False,
 ) -> datasets.Dataset:
   """The data set of the features, each client's computed once.
@@ -409,6 +409,11 @@ def applied(
   """
   if check_name(name) == NONE:
     return dataset
+  if dataset.is_on_disk:
+    raise ValueError(
+      f'features must be none for data on the disk, which are read in every '
+      f'round, got {name!r}: save the features, and train on these files'
+    )
   features = FEATURES[name]
   shape = output_shape(name, dataset.train_features.shape[1:])
   check(features, dataset.test_features)
@@ -420,7 +425,7 @@ def applied(
     def compute(examples, parts):
       result = aligned.empty([len(examples), *shape], np.float32)
 
-      def fill(part):
+      def fill(part: Any) -> None:
         for start in range(part.start, part.stop, _CHUNK):
           end = min(start + _CHUNK, part.stop)
           result[start:end] = features.compute(examples[start:end])

@@ -114,7 +114,7 @@ class PlanReport:
     secret = self.mechanism.header.sampling == 'poisson'
     if settings.sampling_rate < 1 and not secret:
       found.append('who takes part when')
-    if settings.split != 'iid' and settings.examples_per_user is None:
+    if settings.split == 'dirichlet' and settings.examples_per_user is None:
       found.append('who holds how much')
     return tuple(found)
 

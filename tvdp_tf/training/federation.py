@@ -80,6 +80,8 @@ class Federation:
         self.dataset.train_features[part],
         self.dataset.train_labels[part],
       )
+      if self.dataset.is_on_disk:
+        return arrays  # Nobody keeps them.
       for array in arrays:
         # The compiled runtime keeps what cannot change on its device.
         array.flags.writeable = False
@@ -116,10 +118,10 @@ def data_on_record(
     public_sizes: How much each user has, where that is public.
   """
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
-  if settings.split != OWN:
+  if settings.split not in (OWN, 'natural'):
     made_up = np.arange(max(1000, settings.users)) % 10
     for part in population.deal(settings, made_up, partition_seed):
-      digest.update(part.astype('<i8').tobytes() + b';')
+      digest.update(np.asarray(part, '<i8').tobytes() + b';')
   split = settings.split
   if split == 'dirichlet':
     split += f' {settings.dirichlet_concentration!r}'

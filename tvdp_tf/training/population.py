@@ -5,6 +5,7 @@ functions here, and whoever plans a run asks the same ones.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def deal(
   settings: settings_lib.TrainingSettings,
   labels: np.ndarray,
   partition_seed: int,
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray | range]:
   """Deals out the training examples.
 
   Args:
@@ -49,8 +50,18 @@ def deal(
     For each user, the indices of its examples.
 
   Raises:
-    ValueError: If there are more users than examples.
+    ValueError: If there are more users than examples, or a natural split has
+      another number of users.
+    DatasetUnavailableError: If the data set has no natural split.
   """
+  if settings.split == 'natural':
+    parts = datasets.natural(settings.dataset)
+    if len(parts) != settings.users:
+      raise ValueError(
+        f'users must be the {len(parts)} of {settings.dataset} with a natural '
+        f'split, got {settings.users}'
+      )
+    return parts
   if settings.split == 'iid':
     return partitions.iid(len(labels), settings.users, partition_seed)
   return partitions.dirichlet(
@@ -118,8 +129,8 @@ def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
 
 
 def _labels(settings: settings_lib.TrainingSettings) -> np.ndarray:
-  """The labels that a split looks at; an `iid` split, at none."""
+  """The labels that a split looks at; other splits than Dirichlet's at none."""
   name, data_dir = settings.dataset, settings.data_dir
-  if settings.split == 'iid':
+  if settings.split in ('iid', 'natural'):
     return np.zeros(datasets.facts(name, data_dir).examples, np.int32)
   return datasets.load(name, data_dir).train_labels

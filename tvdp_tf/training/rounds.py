@@ -1,5 +1,7 @@
 """Rounds of a plan on a learning process: who, with which noise, how many."""
 
+import concurrent.futures
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,34 @@ def build_process(
   return secure_sums.simulated(process) if plan.sums_securely else process
 
 
+class _ReadAhead:
+  """The data of cohorts on the disk, those of the next one read in a thread."""
+
+  def __init__(self, fed: federation.Federation):
+    """Reads nothing yet."""
+    self._fed = fed
+    self._pool = concurrent.futures.ThreadPoolExecutor(1)
+    self._next: dict[int, concurrent.futures.Future] = {}
+
+  def read(
+    self, clients: Sequence[int], then: Sequence[int]
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The data of clients; begins to read that of those who come next."""
+    ready, self._next = self._next, {}
+    data = [
+      ready[client].result() if client in ready else self._fed.user_data(client)
+      for client in clients
+    ]
+    self._next = {
+      client: self._pool.submit(self._fed.user_data, client) for client in then
+    }
+    return data
+
+  def close(self) -> None:
+    """Ends the thread; what it has not begun to read is not read."""
+    self._pool.shutdown(cancel_futures=True)
+
+
 class Rounds:
   """The rounds of one run; `close` frees the files, if there are any.
 
@@ -79,6 +109,7 @@ class Rounds:
     self.fed = fed
     self.process = process
     self._files = files
+    self._ahead = _ReadAhead(fed) if fed.dataset.is_on_disk else None
     self.completed = 0
     self.excluded = 0
     self.total = plan.settings.rounds
@@ -143,14 +174,27 @@ class Rounds:
     if self._files is not None:
       return client_data.client_block(clients, keys, scales)
     return [
-      client_data.client_sequence(*self.fed.user_data(client), key, scale)
-      for client, key, scale in zip(clients, keys, scales, strict=True)
+      client_data.client_sequence(*data, key, scale)
+      for data, key, scale in zip(
+        self._users_data(releases.number, clients), keys, scales, strict=True
+      )
     ]
+
+  def _users_data(
+    self, round_number: int, clients: Sequence[int]
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    if self._ahead is None:
+      return [self.fed.user_data(client) for client in clients]
+    last = round_number >= self.total
+    then = [] if last else self.cohort(round_number + 1).tolist()
+    return self._ahead.read(clients, then)
 
   def close(self) -> None:
     """Frees the files, if there are any; harmless when called again."""
     if self._files is not None:
       self._files.close()
+    if self._ahead is not None:
+      self._ahead.close()
 
   def refined(self, state: State, loss: float) -> State:
     """The state with another schedule, if the loss calls for one.

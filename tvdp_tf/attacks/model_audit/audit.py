@@ -6,6 +6,8 @@ import secrets
 import time
 from typing import Any
 
+import numpy as np
+
 from tvdp_tf import federated, mechanisms
 from tvdp_tf.attacks import (
   audit_text,
@@ -164,7 +166,7 @@ def audit(
   seed = secrets.randbits(63) if training.seed is None else training.seed
   search = hostile_pairs.search(
     target,
-    data=(fed.dataset.train_features, fed.dataset.train_labels),
+    data=(np.asarray(fed.dataset.train_features), fed.dataset.train_labels),
     seed=seed,
     probe=probe,
     seconds=settings.search_seconds,

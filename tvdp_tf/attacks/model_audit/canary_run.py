@@ -183,7 +183,7 @@ class CanaryRun:
 
   def _with_canaries(self, fed: federation.Federation) -> federation.Federation:
     """The federation whose users hold what their coins have chosen."""
-    features = fed.dataset.train_features.copy()
+    features = np.array(fed.dataset.train_features)
     labels = fed.dataset.train_labels.copy()
     for users in self._members(list(self._counts)):
       pairs = canaries.make_pairs(

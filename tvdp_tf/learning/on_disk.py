@@ -1,0 +1,149 @@
+"""Data sets in files that are read as they are needed: `files:FOLDER`.
+
+A folder of NumPy arrays, each a file of `np.save`:
+
+  train_features.npy   uint8 [n, ...], divided by 255 when read, or float32
+  train_labels.npy     integers [n], in [0, num_classes)
+  test_features.npy    as the training part's; public, and held in memory
+  test_labels.npy      integers; the largest of them is num_classes - 1
+  train_users.npy      with --split=natural: integers [users], how many of the
+                       examples each user has, which come in the users' order
+
+What a training holds of them is the cohort of this round and of the next.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import errors
+from tvdp_tf.learning import aligned
+
+_FEATURES_DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
+
+
+class Examples:
+  """The features of a file; what is indexed is read.
+
+  Attributes:
+    shape: [n, ...].
+    dtype: float32, of what is read.
+  """
+
+  dtype = np.dtype(np.float32)
+
+  def __init__(self, path: pathlib.Path):
+    """Opens the file, and reads its header alone.
+
+    Raises:
+      DatasetUnavailableError: If it is none of features.
+    """
+    self._rows = _opened(path)
+    if self._rows.dtype not in _FEATURES_DTYPES or self._rows.ndim < 2:
+      raise errors.DatasetUnavailableError(
+        f'{path} must hold uint8 or float32 features [n, ...], got '
+        f'{self._rows.dtype} {list(self._rows.shape)}'
+      )
+    self.shape = self._rows.shape
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    """All of them."""
+    del copy
+    return self[:].astype(dtype or np.float32, copy=False)
+
+  def __getitem__(self, index: Any) -> np.ndarray:
+    """Examples, float32: a copy."""
+    rows = self._rows[index]
+    read = aligned.empty(rows.shape, np.float32)
+    if rows.dtype == np.uint8:
+      np.divide(rows, np.float32(255), out=read)
+    else:
+      read[...] = rows
+    return read
+
+
+def _opened(path: pathlib.Path) -> np.ndarray:
+  """A file's array, mapped into memory."""
+  try:
+    return np.load(path, mmap_mode='r', allow_pickle=False)
+  except (OSError, ValueError) as error:
+    raise errors.DatasetUnavailableError(
+      f'{path} must be an array of np.save: {" ".join(str(error).split())}'
+    ) from error
+
+
+def _integers(path: pathlib.Path, least: int) -> np.ndarray:
+  """A file's integers [n], in memory; all at least so large."""
+  found = np.array(_opened(path))
+  if found.ndim != 1 or found.dtype.kind not in 'iu' or not len(found):
+    raise errors.DatasetUnavailableError(
+      f'{path} must hold integers [n], got {found.dtype} {list(found.shape)}'
+    )
+  if found.min() < least:
+    raise errors.DatasetUnavailableError(
+      f'{path} must hold integers of at least {least}, got {found.min()}'
+    )
+  return found
+
+
+def _labels(path: pathlib.Path, num_examples: int) -> np.ndarray:
+  labels = _integers(path, 0)
+  if len(labels) != num_examples:
+    raise errors.DatasetUnavailableError(
+      f'{path} must hold a label for each of {num_examples} examples, got '
+      f'{len(labels)}'
+    )
+  return labels.astype(np.int32)
+
+
+def load(
+  folder: str,
+) -> tuple[Examples, np.ndarray, np.ndarray, np.ndarray, int]:
+  """Training features and labels, test features and labels, and num_classes.
+
+  Args:
+    folder: As above.
+
+  Raises:
+    DatasetUnavailableError: If a file is missing or is not as above.
+  """
+  place = pathlib.Path(folder)
+  train, test = (
+    Examples(place / 'train_features.npy'),
+    Examples(place / 'test_features.npy'),
+  )
+  if train.shape[1:] != test.shape[1:]:
+    raise errors.DatasetUnavailableError(
+      f'{place} must hold training and test features of one shape, got '
+      f'{list(train.shape[1:])} and {list(test.shape[1:])}'
+    )
+  test_labels = _labels(place / 'test_labels.npy', len(test))
+  num_classes = int(test_labels.max()) + 1
+  train_labels = _labels(place / 'train_labels.npy', len(train))
+  if train_labels.max() >= num_classes:
+    raise errors.DatasetUnavailableError(
+      f'{place}/train_labels.npy must hold labels below {num_classes}, as those'
+      f' of the test set are, got {train_labels.max()}'
+    )
+  return train, train_labels, test[:], test_labels, num_classes
+
+
+def users(folder: str) -> list[range]:
+  """Each user's examples, as `train_users.npy` says.
+
+  Raises:
+    DatasetUnavailableError: If it is missing or does not fit the examples.
+  """
+  path = pathlib.Path(folder) / 'train_users.npy'
+  counts = _integers(path, 1)
+  examples = len(_opened(path.with_name('train_labels.npy')))
+  ends = np.cumsum(counts, dtype=np.int64).tolist()
+  if ends[-1] != examples:
+    raise errors.DatasetUnavailableError(
+      f'{path} must share out all of {examples} examples, got {ends[-1]}'
+    )
+  return list(map(range, [0, *ends[:-1]], ends))
