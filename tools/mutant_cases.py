@@ -58,7 +58,7 @@ _SENSITIVITY = (
 )
 _QUERY = (
   'tests/federated/sum_query_test.py',
-  f'{_LEARNING}discrete_noise_test.py',
+  'tests/federated/discrete_query_test.py',
 )
 _LEDGER = (
   'tests/privacy/ledger_test.py',

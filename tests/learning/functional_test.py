@@ -1,8 +1,10 @@
+import unittest
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import functional, models
+from tvdp_tf.learning import functional, keras_version, models
 
 
 def convolutional_model():
@@ -91,6 +93,7 @@ class FunctionalModelTest(parameterized.TestCase):
     self.assertLen(model.get_weights(), 4)
     models.MODELS['mlp'].build([8, 8, 1], 10, 1)(features)
 
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'dropout is refused')
   def test_training_is_passed_on(self):
     model = tf.keras.Sequential(
       [
@@ -134,10 +137,11 @@ class FunctionalModelTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'losses of its own'):
       functional.FunctionalModel(model)
 
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'none is out of reach')
   def test_rejects_weights_out_of_reach(self):
     class Hidden(tf.keras.layers.Layer):
       def build(self, shape):
-        self.pair = [self.add_weight('w', shape[1:])]
+        self.pair = [self.add_weight(name='w', shape=shape[1:])]
 
       def call(self, inputs):
         return inputs * self.pair[0]

@@ -35,7 +35,7 @@ if __name__ == '__main__':
 """
 
 
-@tf.keras.saving.register_keras_serializable('model_files_test')
+@tf.keras.utils.register_keras_serializable('model_files_test')
 class Net(tf.keras.Model):
   def __init__(self, **kwargs):
     super().__init__(**kwargs)

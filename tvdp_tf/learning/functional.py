@@ -15,12 +15,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry  # No public name.
 
+from tvdp_tf.learning import keras_version
+
 
 @contextlib.contextmanager
 def weights_replaced(
   model: tf.keras.Model, tensors: Sequence[tf.Tensor]
 ) -> Iterator[None]:
   """Puts tensors in the place of the trainable variables of all layers."""
+  if keras_version.IS_KERAS_3:
+    pairs = zip(model.trainable_weights, tensors, strict=True)
+    with tf.keras.StatelessScope(list(pairs)):
+      yield
+    return
   by_variable = {
     variable.ref(): tensor
     for variable, tensor in zip(model.trainable_weights, tensors, strict=True)
@@ -48,7 +55,7 @@ def _any_index(model: tf.keras.Model) -> Iterator[None]:
   """
   layers = [
     module
-    for module in model.submodules
+    for module in keras_version.all_layers(model)
     if type(module) is tf.keras.layers.Embedding
   ]
   for layer in layers:
@@ -156,6 +163,7 @@ class FunctionalModel:
         weights that are out of reach, or ops that `checked_ops` refuses; or if
         it cannot be traced.
     """
+    keras_version.require_tensorflow_backend()
     if model.non_trainable_weights:
       names = ', '.join(w.name for w in model.non_trainable_weights[:3])
       raise ValueError(
@@ -163,12 +171,16 @@ class FunctionalModel:
         'statistics that no noise hides; frozen layers belong into the data, '
         f'as features), got {names}'
       )
-    for layer in model.submodules:
+    for layer in keras_version.all_layers(model):
       policy = getattr(layer, 'dtype_policy', None)
       if policy is not None and policy.compute_dtype not in _FULL_TYPES:
         raise ValueError(
           'model must compute in float32 or float64, for which clipping is '
           f'proven, got {policy.name} in layer {layer.name}'
+        )
+      if getattr(policy, 'quantization_mode', None):
+        raise ValueError(
+          f'model must not be quantized, got {policy.name} in {layer.name}'
         )
     if not model.trainable_weights:
       raise ValueError('model must have trainable weights, got none')
@@ -212,6 +224,12 @@ class FunctionalModel:
     self._calls = {training: trace(training) for training in (False, True)}
     if self._calls[True].graph.captures:
       held = [w.name for w in model.trainable_weights]
+      if keras_version.IS_KERAS_3:
+        raise ValueError(
+          'model must use no state but its weights: under Keras 3 whatever'
+          ' draws random numbers (dropout, noise) keeps the state of its'
+          ' generator, and is refused'
+        )
       raise ValueError(
         'model must keep each weight in an attribute of its layer, and use no '
         f'other state; one of these is not: {", ".join(held)}'

@@ -1,0 +1,33 @@
+"""Which Keras there is: 2, as with TensorFlow 2.14, or 3.
+
+What is proven of a model's layers one by one is proven of Keras 2's. Under
+Keras 3 a model is a function that is traced and looked at, and no more: it is
+worked on one example at a time (docs/OFF_THE_ISLAND.md).
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+IS_KERAS_3 = hasattr(tf.keras, 'StatelessScope')
+
+
+def require_tensorflow_backend() -> None:
+  """Sees to it that Keras computes with TensorFlow.
+
+  Raises:
+    ValueError: If Keras 3 was told to use another library.
+  """
+  if IS_KERAS_3 and tf.keras.backend.backend() != 'tensorflow':
+    raise ValueError(
+      "Keras must compute with TensorFlow, in whose graphs a model's state is"
+      f' seen, got KERAS_BACKEND={tf.keras.backend.backend()}'
+    )
+
+
+def all_layers(model: tf.keras.Model) -> Sequence[tf.keras.layers.Layer]:
+  """All layers in a model, in layers and models in it, and so on."""
+  if not IS_KERAS_3:
+    return model.submodules
+  # `layers` has no cell of an RNN, nor what a wrapper wraps.
+  return list(model._flatten_layers(include_self=False))
