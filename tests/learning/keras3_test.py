@@ -89,7 +89,7 @@ class Keras3Test(parameterized.TestCase):
       functional.FunctionalModel(sequential(layer, LAYERS.Dense(3)))
 
   def test_refuses_masks_that_are_the_same_in_every_step(self):
-    class Masked(LAYERS.Layer):
+    class Masked(tf.keras.layers.Layer):
       def call(self, x, training=False):
         if not training:
           return x
@@ -109,7 +109,7 @@ class Keras3Test(parameterized.TestCase):
   def test_refuses_state_that_no_layer_tells_of(self):
     counter = tf.Variable(0.0)
 
-    class Counts(LAYERS.Layer):
+    class Counts(tf.keras.layers.Layer):
       def call(self, x):
         return x + counter.assign_add(1.0)
 
@@ -117,7 +117,7 @@ class Keras3Test(parameterized.TestCase):
       functional.FunctionalModel(sequential(Counts(), LAYERS.Dense(3)))
 
   def test_reaches_weights_wherever_a_layer_keeps_them(self):
-    class Hidden(LAYERS.Layer):
+    class Hidden(tf.keras.layers.Layer):
       def build(self, shape):
         self.pair = [self.add_weight(name='w', shape=shape[1:])]
 

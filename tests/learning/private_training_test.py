@@ -197,7 +197,7 @@ class ClippedMeanGradientTest(parameterized.TestCase):
         self.assertLessEqual(moved, 2 * 0.5 / 10)
         self.assertGreater(moved, 0)
 
-  @parameterized.parameters(vectorized, *GHOST)
+  @parameterized.product(make_sum=(vectorized, *GHOST))
   def test_zero_in_the_place_of_an_example(self, make_sum):
     """It moves the mean by C_g / n, what rounding may add taken off before."""
     model = mlp()

@@ -178,7 +178,7 @@ class FunctionalModel:
           'model must compute in float32 or float64, for which clipping is '
           f'proven, got {policy.name} in layer {layer.name}'
         )
-      if getattr(policy, 'quantization_mode', None):
+      if policy is not None and getattr(policy, 'quantization_mode', None):
         raise ValueError(
           f'model must not be quantized, got {policy.name} in {layer.name}'
         )
