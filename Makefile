@@ -90,6 +90,10 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 core: install  ## The wheel without TensorFlow, on every Python that is found.
 	sh tools/core.sh "$(VENV)" $(ARGS)
 
+.PHONY: check-keras3
+check-keras3:  ## Local training under Keras 3, without TFF, on Python 3.12.
+	sh tools/keras3.sh $(ARGS)
+
 .PHONY: check-notebook
 check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 	sh tools/notebook.sh check "$(VENV)" "$(PYTHON)"
@@ -117,7 +121,7 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
-	rm -rf .venv-notebook .venv-core
+	rm -rf .venv-notebook .venv-core .venv-keras3
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
