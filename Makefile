@@ -94,6 +94,10 @@ core: install  ## The wheel without TensorFlow, on every Python that is found.
 check-keras3:  ## Local training under Keras 3, without TFF, on Python 3.12.
 	sh tools/keras3.sh $(ARGS)
 
+.PHONY: check-examples
+check-examples: install  ## Examples for Flower and pfl, where they are installed.
+	sh tools/examples.sh "$(VENV)" "$(PYTHON)"
+
 .PHONY: check-notebook
 check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 	sh tools/notebook.sh check "$(VENV)" "$(PYTHON)"
@@ -101,6 +105,15 @@ check-notebook: install  ## `fit` in a real Jupyter kernel, with pandas.
 .PHONY: docs
 docs: install  ## The site of docs/, its notebooks executed, in build/site.
 	sh tools/notebook.sh docs "$(VENV)" "$(PYTHON)"
+
+.PHONY: check-secagg
+check-secagg: install  ## Secure sums by Flower's SecAgg+, a client lost midway.
+	@$(check_python)sh tools/secagg.sh "$(VENV)" "$(PYTHON)"
+
+.PHONY: check-claims
+check-claims: install  ## Other tools' noise, audited: results/claims, minutes.
+	sh benchmarks/install_peers.sh "$(PYTHON)" flower nvflare opacus
+	$(IN_VENV) tools.check_claims $(ARGS)
 
 .PHONY: install
 install:  ## The environment .venv, from requirements.lock.
@@ -121,7 +134,8 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 .PHONY: clean
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
-	rm -rf .venv-notebook .venv-core .venv-keras3
+	rm -rf .venv-notebook .venv-core .venv-secagg .venv-quickstart
+	rm -rf .venv-keras3
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

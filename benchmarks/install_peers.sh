@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes the environments of the benchmark's peers, .venv-peers/<name>, each with
-# exactly what benchmarks/peers/<name>/requirements.txt names: `make peers`.
+# Makes environments of other tools, .venv-peers/<name>, each with exactly what
+# benchmarks/peers/<name>/requirements.txt names: `make peers`.
 #
 #   benchmarks/install_peers.sh PYTHON [NAME]...
 #
+# Without a name it makes those of binaries/benchmark.py.
 # The stamp in an environment, written last, says that it is complete.
 set -eu
 cd "$(dirname "$0")/.."

@@ -6,10 +6,12 @@ that is claimed. Without other flags: Algorithm 1 of the paper on a client with
 100 digits. The exit code is 0 whatever the verdict.
 
 --audit with --model or --dataset: audits a training run of your own, with
-mechanism gradient. Searches data sets that move the clipped mean gradient of
-the model further than the guarantee allows, and runs the run once with
-canaries, pairs of examples that a coin has chosen from, whose coins the server
-guesses. The exit code is 1 if either shows that the guarantee is false.
+mechanism gradient or distributed. Searches data sets that move the clipped mean
+gradient of the model further than the guarantee allows, and runs the run once
+with canaries, pairs of examples that a coin has chosen from, whose coins the
+server guesses: with distributed from the sums alone, from which so many clients
+are missing, or taken off, as may drop out or collude. The exit code is 1 if
+either shows that the guarantee is false.
 
 --membership: trains models on one of each pair of examples, and asks an
 attacker who sees the global models which it was. Prints how often the attacker
@@ -38,7 +40,7 @@ _SHARED = (
 )
 _TRAINING = (
   *('dataset', 'data_dir', 'model', 'users', 'users_per_round'),
-  *('participation', 'noise', 'device'),
+  *('participation', 'noise', 'dropouts', 'colluders', 'device'),
 )
 
 

@@ -5,8 +5,10 @@ seconds. Everything about the run is written to --output_dir. However it ended,
 the same command with --resume goes on from there.
 """
 
+import contextlib
 import dataclasses
 import datetime
+import importlib.metadata
 import pathlib
 
 import _start  # noqa: F401
@@ -139,6 +141,21 @@ def _own_runtime(settings: settings_lib.TrainingSettings):
     raise errors.UsageError(f'workers: {error}') from error
 
 
+def _check_device(settings: settings_lib.TrainingSettings) -> None:
+  """Checks that TensorFlow is no build for the CPU, if a GPU is asked for.
+
+  Whether it finds one is known only once it has been imported.
+  """
+  if settings.device != 'gpu':
+    return
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    version = importlib.metadata.version('tensorflow-cpu')
+    raise errors.UsageError(
+      "device must be auto or cpu with TensorFlow's build for the CPU "
+      f"(tensorflow-cpu {version}), got 'gpu': `make install-gpu` has the other"
+    )
+
+
 def _how_to_go_on(output_dir: pathlib.Path) -> str:
   """What is said of a run that was interrupted."""
   if not output_dir.exists():
@@ -157,6 +174,7 @@ def main() -> None:
     )
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+  _check_device(settings)
   _check_workers(settings)
   _check_best_of(settings)
   ledger = _shared_ledger(settings)
@@ -170,7 +188,9 @@ def main() -> None:
     if run_folder.is_finished(output_dir):
       print(f'the run in {output_dir} is finished: nothing to do')
       return
-  # TensorFlow and TFF take seconds to import: flags are checked before.
+  else:
+    run_folder.check_absent(output_dir)
+  # TensorFlow and TFF take seconds to import: what can be is checked before.
   with program.importing():
     from tvdp_tf import runtimes  # noqa: PLC0415
     from tvdp_tf.training import best_run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Fills the tables of docs/REPRODUCTION.md and README.md, and draws a picture.
+"""Fills the tables of the documents, and draws a picture.
 
 A line `<!-- table: KIND NAME -->` is followed by a table, up to
 `<!-- end -->`. Run without arguments; a test checks that nothing changes.
@@ -8,11 +8,17 @@ import pathlib
 import re
 from collections.abc import Callable, Mapping
 
-from reproduction import planner_tables, result_tables, theory_tables
+from reproduction import (
+  correlated_table,
+  planner_tables,
+  result_tables,
+  theory_tables,
+)
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = _ROOT / 'docs/REPRODUCTION.md'
 README = _ROOT / 'README.md'
+SCHEDULE = _ROOT / 'docs/SCHEDULE.md'
 # Of the README.
 FRONTIER = result_tables.RESULTS / 'frontier.png'
 
@@ -24,6 +30,7 @@ _TABLES: Mapping[str, Callable[[], str]] = {
   **planner_tables.TABLES,
   'learning_rates': result_tables.learning_rates_table,
   'frontier': result_tables.frontier_table,
+  'correlated': correlated_table.table,
 }
 _TABLES_OF_EXPERIMENTS: Mapping[str, Callable[[str], str]] = {
   'claims': result_tables.claims_table,
@@ -43,6 +50,6 @@ def filled(text: str) -> str:
 
 
 if __name__ == '__main__':
-  for path in (DOCUMENT, README):
+  for path in (DOCUMENT, README, SCHEDULE):
     path.write_text(filled(path.read_text()))
   result_tables.draw_frontier(FRONTIER)

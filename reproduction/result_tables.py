@@ -110,7 +110,7 @@ def ends_table(name: str) -> str:
 def draw_frontier(path: pathlib.Path) -> None:
   """Draws accuracy over epsilon, all data sets side by side."""
   by_curve: dict[str, Rows] = {}
-  for experiment in frontier.EXPERIMENTS:
+  for experiment in frontier.FRONTIERS:
     for row in _rows(experiment.name):
       by_curve[row['curve']] = [*by_curve.get(row['curve'], ()), row]
   frontier_plots.draw_panels(by_curve, path)
@@ -119,7 +119,7 @@ def draw_frontier(path: pathlib.Path) -> None:
 def frontier_table() -> str:
   """Accuracy in percent, by data set, view and epsilon."""
   cells: dict[tuple[str, str], dict[float | None, str]] = {}
-  for experiment in frontier.EXPERIMENTS:
+  for experiment in frontier.FRONTIERS:
     for curve in experiment.curves:
       dataset, view, epsilon = frontier.parts(curve)
       accuracies = 100 * np.array(

@@ -1,6 +1,6 @@
 """The experiments as data: the paper's, and the second look at its claims."""
 
-from reproduction.catalogue import frontier, paper, second_look
+from reproduction.catalogue import central, frontier, paper, second_look
 from reproduction.catalogue.experiment import POINT, ROUND, ROUNDS, Experiment
 
 EXPERIMENTS = {
@@ -9,6 +9,7 @@ EXPERIMENTS = {
     *paper.EXPERIMENTS,
     *second_look.EXPERIMENTS,
     *frontier.EXPERIMENTS,
+    *central.EXPERIMENTS,
   )
 }
 

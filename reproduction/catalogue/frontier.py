@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reproduction.catalogue import second_look, tasks
-from reproduction.catalogue.experiment import POINT, Experiment
+from reproduction.catalogue.experiment import POINT, ROUND, Experiment
 
 SERVER = 'server sees uploads'
 SECURE = 'secure aggregation'
@@ -65,7 +65,10 @@ _SEARCHED: dict[tuple[str, float], tuple[int, float, float, float]] = {
 }
 # The learning rate without noise: of 1, 3, 10, 30, 100 and 300 the one with the
 # least loss on the public fifth.
-_NO_NOISE_RATES = {'adult': 10.0}
+_NO_NOISE_RATES = {'adult': 10.0, 'fashion_mnist': 100.0}
+# Of `frontier_search`: factors of the rate that --auto chooses.
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_SEARCH_RATES = (30.0, 100.0, 300.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,18 +146,45 @@ def _automatic(dataset: str) -> dict[str, dict[str, Any]]:
     for epsilon in by_epsilon
     if name == dataset
   }
-  curves[label(dataset, NO_NOISE, None)] = {
-    **settings(dataset, SERVER, 8),
-    'mechanism': 'none',
-    'rounds': 100,
-    'learning_rate': _NO_NOISE_RATES[dataset],
-  }
+  curves[label(dataset, NO_NOISE, None)] = _no_noise(
+    dataset, _NO_NOISE_RATES[dataset]
+  )
   for epsilon in EPSILONS:
     curves[label(dataset, PAPER, epsilon)] = {
       'server_momentum': 0.0,
       **second_look.paper_at(_TASKS[dataset], epsilon, delta=_DELTA),
     }
   return curves
+
+
+def _no_noise(dataset: str, rate: float) -> dict[str, Any]:
+  """Settings of the same training without noise or clip."""
+  return {
+    **settings(dataset, SERVER, 8),
+    'mechanism': 'none',
+    'rounds': 100,
+    'learning_rate': rate,
+  }
+
+
+def searched_rate(dataset: str, view: str, factor: float) -> str:
+  """The label of a curve of `frontier_search`, at epsilon = 3."""
+  return f'{dataset}, {view}, {factor:g} of the rate of --auto'
+
+
+def _search(dataset: str) -> dict[str, dict[str, Any]]:
+  """Learning rates around that of --auto, at epsilon = 3, and without noise."""
+  chosen = settings(dataset, SERVER, 3)
+  return {
+    searched_rate(dataset, SERVER, factor): {
+      **chosen,
+      'learning_rate': factor * chosen['learning_rate'],
+    }
+    for factor in _FACTORS
+  } | {
+    f'{dataset}, {NO_NOISE}, eta = {rate:g}': _no_noise(dataset, rate)
+    for rate in _SEARCH_RATES
+  }
 
 
 def _experiment(
@@ -171,12 +201,27 @@ def _experiment(
   )
 
 
-EXPERIMENTS = (
+# What the table and the picture of all data sets are made of.
+FRONTIERS = (
   _experiment('mnist', {'features': 'scattering', **BASE}, _searched()),
   *(
     _experiment(
       dataset, {**BASE, 'server_momentum': _MOMENTUM}, _automatic(dataset)
     )
     for dataset in _NO_NOISE_RATES
+  ),
+)
+EXPERIMENTS = (
+  *FRONTIERS,
+  Experiment(
+    'frontier_search',
+    'Learning rates around those of --auto, on the tuning examples',
+    (),
+    {**BASE, 'server_momentum': _MOMENTUM},
+    _search('fashion_mnist'),
+    ROUND,
+    test_part='tuning',
+    seeds=1,
+    smoke={'users_per_round': 4, 'local_steps': 1},
   ),
 )

@@ -4,7 +4,8 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf import runtimes
+from tests.mechanisms import plan_cases
+from tvdp_tf import mechanisms, privacy, runtimes
 from tvdp_tf.attacks import (
   binade_pair,
   clipped_mean,
@@ -12,6 +13,7 @@ from tvdp_tf.attacks import (
   pair_distinguisher,
 )
 from tvdp_tf.federated import client_work
+from tvdp_tf.mechanisms import distributed
 from tvdp_tf.privacy import noise_distance
 
 
@@ -29,6 +31,25 @@ def _pair(target, examples=5, value=3.0) -> clipped_mean.Pair:
   )
 
 
+def _gradient(noise_kind=noise_distance.CONTINUOUS):
+  return mechanisms.GradientMechanism(
+    privacy.GeometricSchedule(1.0, 1, 1.0), 1.0, noise=noise_kind
+  )
+
+
+def _distributed(clients, missing) -> mechanisms.DistributedMechanism:
+  plan = plan_cases.build(
+    [5] * clients,
+    mechanism='distributed',
+    users=clients,
+    users_per_round=clients,
+    local_steps=1,
+    dropouts=missing // 2,
+    colluders=missing - missing // 2,
+  )
+  return plan.mechanism
+
+
 class PairDistinguisherTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -36,10 +57,15 @@ class PairDistinguisherTest(parameterized.TestCase):
     self.target = clipped_mean.subject('probe', self.model, 1.0)
     self.enter_context(runtimes.compiled_runtime('cpu'))
 
-  def _shown(self, pair=None, **kwargs) -> lower_bound.LowerBound:
+  def _shown(
+    self, pair=None, mechanism=None, **kwargs
+  ) -> lower_bound.LowerBound:
     arguments = {'epsilon': 2.0, 'delta': 1e-3, 'confidence': 0.99, 'seed': 1}
     found = pair_distinguisher.distinguish(
-      self.target, pair or _pair(self.target), **(arguments | kwargs)
+      self.target,
+      pair or _pair(self.target),
+      mechanism or _gradient(),
+      **(arguments | kwargs),
     )
     assert found is not None
     return found
@@ -72,7 +98,7 @@ class PairDistinguisherTest(parameterized.TestCase):
 
   @parameterized.parameters(*noise_distance.NOISES)
   def test_as_many_trials_as_there_is_time_for(self, noise_kind):
-    found = self._shown(seconds=1e-9, noise_kind=noise_kind)
+    found = self._shown(seconds=1e-9, mechanism=_gradient(noise_kind))
     self.assertEqual(found.trials, lower_bound.MINIMUM_TRIALS)
 
   def test_a_mean_that_is_not_finite(self):
@@ -82,9 +108,27 @@ class PairDistinguisherTest(parameterized.TestCase):
     )
     self.assertIsNone(
       pair_distinguisher.distinguish(
-        target, pair, epsilon=1.0, delta=1e-3, confidence=0.9
+        *(target, pair, _gradient()), epsilon=1.0, delta=1e-3, confidence=0.9
       )
     )
+
+  def test_a_sum_shows_no_more_than_is_promised(self):
+    """Of two clients, when one has dropped out and one tells its share."""
+    with mock.patch.object(pair_distinguisher, 'trials', lambda *_: 300):
+      found = self._shown(
+        epsilon=4.0, mechanism=_distributed(clients=4, missing=2), others=1
+      )
+    self.assertBetween(found.epsilon_lower_bound, 0.5, 4)
+
+  def test_refutes_shares_that_do_not_count(self):
+    """Those of clients that drop out, or that the server knows."""
+    shares = property(lambda plan: plan.settings.users_per_round)
+    with mock.patch.object(distributed.Distributed, '_honest', shares):
+      wrong = _distributed(clients=16, missing=15)
+    self.assertEqual(wrong.honest_clients, 16)
+    self.assertGreater(self._shown(mechanism=wrong).epsilon_lower_bound, 2)
+    right = _distributed(clients=16, missing=15)
+    self.assertBetween(self._shown(mechanism=right).epsilon_lower_bound, 0, 2)
 
   def test_number_of_trials(self):
     few, some, most = (

@@ -34,7 +34,10 @@ def reproduce(folder, *arguments):
 
 _AS_PROGRAM = ('fig2', 'table3')
 # In this process. The others differ in numbers and names alone.
-_HERE = ('fig7', 'learning_rates_cnn', 'equal_skewed', 'frontier_adult')
+_HERE = (
+  *('fig7', 'learning_rates_cnn', 'equal_skewed', 'frontier_adult'),
+  'central_mnist_rarely',
+)
 
 
 class SmokeTest(parameterized.TestCase):

@@ -1,6 +1,7 @@
 """The training program, run as a user runs it."""
 
 import csv
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -21,6 +22,9 @@ from tvdp_tf.privacy import ledger_audit
 
 _COLUMNS = (
   'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds'
+)
+_CPU_BUILD = any(
+  one.name == 'tensorflow-cpu' for one in importlib.metadata.distributions()
 )
 _LOAD_WITHOUT_US = """
 import sys
@@ -328,6 +332,16 @@ class FlagsTest(parameterized.TestCase):
     (
       ['--schedule=1,x'],
       "--schedule must be numbers, comma-separated, got '1,",
+    ),
+    (
+      ['--output_dir=/etc'],
+      '--output_dir must not exist yet, or be empty, got',
+    ),
+    (['--output_dir=/etc/passwd/a'], '--output_dir must be writable, got'),
+    *(
+      [(['--device=gpu'], '--device must be auto or cpu with TensorFlow')]
+      if _CPU_BUILD
+      else []
     ),
     (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
     (['--users_per_round=11'], '--users_per_round must be an integer from 1'),

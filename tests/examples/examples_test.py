@@ -17,11 +17,20 @@ _PRINTS = {
   'central_noise.py': 'A user has spent epsilon = 8.0',
   'clipping_and_zeroing.py': 'zeroed_count -1',
   'hand_over.py': 'accumulate',
+  'keras_loop.py': 'end of budget: client 0 would reach epsilon 3.00',
   'local_noise.py': 'Round 3 of 3: noise 1.976, mean of 2 clients.',
   'own_loop.py': "Round 3: {'delivered_epsilon': 3.7",
   'secure_aggregation.py': 'range of the sum: 0',
   'train_model.py': 'training_checkpoint_round_3',
+  'train_model_budget.py': "3 {'delivered_epsilon': 3.7",
 }
+# Lines, at most.
+_LENGTH = 45
+_LONGER = {'keras_loop.py': 65, 'train_model_budget.py': 100}
+# How many rounds their budget pays for; `make check-examples` says where their
+# environments are.
+_OTHER_TOOLS = {'flower': 4, 'pfl': 4}
+_PEERS = os.environ.get('PEERS')
 _AS_PROGRAM = 'local_noise.py'
 
 
@@ -33,7 +42,7 @@ class ExamplesTest(parameterized.TestCase):
   @parameterized.parameters(*_PRINTS)
   def test_is_short(self, name):
     lines = (_ROOT / 'examples' / name).read_text().splitlines()
-    self.assertLessEqual(len(lines), 45)
+    self.assertLessEqual(len(lines), _LONGER.get(name, _LENGTH))
     command = f'  TF_CPP_MIN_LOG_LEVEL=3 python examples/{name}'
     self.assertIn(command, lines)
 
@@ -65,6 +74,41 @@ class ExamplesTest(parameterized.TestCase):
     )
     self.assertEqual(done.returncode, 0, done.stderr)
     self.assertIn(_PRINTS[_AS_PROGRAM], done.stdout)
+
+
+class OtherToolsTest(parameterized.TestCase):
+  def test_all_are_known(self):
+    programs = (_ROOT / 'examples').glob('*/*.py')
+    self.assertCountEqual(
+      [path.relative_to(_ROOT / 'examples').as_posix() for path in programs],
+      [f'{tool}/budget.py' for tool in _OTHER_TOOLS],
+    )
+
+  @parameterized.parameters(*_OTHER_TOOLS.items())
+  @absltest.skipUnless(_PEERS, 'make check-examples')
+  def test_trains_until_the_budget_ends(self, tool, rounds):
+    done = subprocess.run(
+      [
+        f'{_PEERS}/{tool}/bin/python',
+        _ROOT / 'examples' / tool / 'budget.py',
+      ],
+      # The wheel, and nothing of the checkout.
+      cwd=self.create_tempdir().full_path,
+      env={key: os.environ[key] for key in os.environ if key != 'PYTHONPATH'},
+      capture_output=True,
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    lines = done.stdout.splitlines()
+    spent = [line for line in lines if "'delivered_epsilon'" in line]
+    self.assertLen(spent, rounds)
+    for m, line in enumerate(spent, 1):
+      self.assertStartsWith(line, f"{m} {{'delivered_epsilon': ")
+    ends = [line for line in lines if line.startswith('end of budget: ')]
+    self.assertLen(ends, 1)
+    self.assertNotIn('Traceback', done.stderr)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""The tables of docs/REPRODUCTION.md are those of the results and the code."""
+"""The tables of the documents are those of the results and the code."""
 
 import re
 
@@ -20,6 +20,9 @@ class DocumentTest(absltest.TestCase):
     for text in (self.text, readme):
       self.assertIn('<!-- table: ends equal_mnist -->', text)
       self.assertMultiLineEqual(text, reproduction_document.filled(text))
+    schedule = reproduction_document.SCHEDULE.read_text()
+    self.assertIn('<!-- table: correlated -->', schedule)
+    self.assertMultiLineEqual(schedule, reproduction_document.filled(schedule))
 
   def test_every_experiment_is_in_it(self):
     for name in catalogue.EXPERIMENTS:

@@ -188,12 +188,15 @@ class MetadataTest(absltest.TestCase):
     self.assertIn('tensorflow-federated', library)
     self.assertEmpty(library - _install_requires().keys())
     everything = _third_party('tvdp_tf', 'binaries', 'tests', 'tools')
+    # In an environment of its own.
+    flower = _declared('tools/secagg_requirements.txt').keys() & {'flwr'}
     self.assertContainsSubset({'absl-py', 'packaging'}, everything)
     self.assertEmpty(
       everything
       - _install_requires().keys()
       - _test_requires().keys()
       - notebook
+      - flower
     )
 
   def test_environment_is_the_locks(self):

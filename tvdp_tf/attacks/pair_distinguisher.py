@@ -2,9 +2,11 @@ r"""Two data sets told apart by their uploads: what a hostile pair is worth.
 
 One client takes one noisy step, many times over, on D and on D', in the
 learning process that trains (`federated.build_learning_process`), its noise
-calibrated for one release of the epsilon and delta that are claimed. The
-attacker knows where both uploads would be without noise, a and b (from
-`clipped_mean.Subject.mean`), and scores an upload u by
+calibrated for one release of the epsilon and delta that are claimed. Where the
+server sees a sum alone, it is that of the client and so many others, of an
+example each that is known, as must hide it with their shares. The attacker
+knows where both results would be without noise, a and b (from
+`clipped_mean.Subject.mean`), and scores a result u by
 
   <u - (a + b) / 2, a - b> / variance of the noise,
 
@@ -12,6 +14,7 @@ the logarithm of the likelihood ratio. `lower_bound` turns the scores into an
 epsilon that is shown with confidence.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -24,13 +27,15 @@ import tqdm
 
 from tvdp_tf import federated, mechanisms, privacy
 from tvdp_tf.attacks import clipped_mean, lower_bound
-from tvdp_tf.federated import client_data
+from tvdp_tf.federated import client_data, secure_sums
 from tvdp_tf.learning import noise
-from tvdp_tf.privacy import gaussian, noise_distance
+from tvdp_tf.privacy import gaussian
 
 # Trials with each data set: enough to refute a claim, if that takes no more.
 _LEAST_TRIALS = 400
 _MOST_TRIALS = 2000
+# Of a secure sum: no hostile pair's wraps around.
+_MODULUS = 2**60
 
 
 def _row(weights: Sequence) -> np.ndarray:
@@ -50,45 +55,92 @@ def trials(epsilon: float, delta: float, confidence: float) -> int:
 
 
 class _Client:
-  """One client's uploads in the learning process."""
+  """One client's uploads in the learning process, alone or in a sum.
+
+  Attributes:
+    stddev: Of the noise on each value of a result, as calibrated.
+  """
 
   def __init__(
     self,
     target: clipped_mean.Subject,
     pair: clipped_mean.Pair,
+    mechanism: mechanisms.GraphMechanism,
+    *,
     z: float,
-    noise_kind: str,
+    others: int,
+    noise_scale: float,
   ):
-    mechanism = mechanisms.GradientMechanism(
-      privacy.GeometricSchedule(1.0, 1, z),
-      target.example_l2_norm_clip,
-      noise=noise_kind,
+    """Creates it.
+
+    Args:
+      target: Whose pair.
+      pair: The data sets.
+      mechanism: The one that is audited; its noise is replaced.
+      z: The noise multiplier of the one release.
+      others: As of `distinguish`.
+      noise_scale: The same.
+    """
+    schedule = privacy.GeometricSchedule(1.0, 1, z * noise_scale)
+    changes: dict[str, Any] = {'schedule': schedule}
+    if isinstance(mechanism, mechanisms.DistributedMechanism):
+      # Of one release: its noise is less than where many add up.
+      changes['modulus'] = _MODULUS
+    process = federated.build_learning_process(
+      target.model,
+      dataclasses.replace(mechanism, **changes),
+      local_steps=1,
+      learning_rate=1.0,
     )
-    self._process = federated.build_learning_process(
-      target.model, mechanism, local_steps=1, learning_rate=1.0
-    )
+    scale = 1.0
+    if isinstance(mechanism, mechanisms.GradientMechanism):
+      self._process = process
+      scale = mechanism.sensitivity(pair.examples).value
+      self.stddev = z * scale
+    else:
+      assert isinstance(mechanism, mechanisms.DistributedMechanism)
+      self._process = secure_sums.simulated(process)
+      self.stddev = z * mechanism.sensitivity().value / (pair.examples + others)
+    self._scale = scale
+    self._others, self._target, self._pair = others, target, pair
+    # An example of each of the others.
+    self._other = pair.features[:1], pair.labels[:1]
     self._state: Any = self._process.initialize()._replace(
       global_model_weights=tff.learning.models.ModelWeights(
         trainable=tuple(map(tf.constant, pair.weights)), non_trainable=()
       )
     )
-    self.scale = mechanism.noise_scale(pair.examples, z)
 
-  def upload(self, data, key: np.ndarray, scale: float) -> np.ndarray:
-    """The local model as a row, float64 [d]."""
-    sequence = client_data.client_sequence(data[0], data[1], key, scale)
-    state = self._process.next(self._state, [sequence]).state
+  def noiseless(self, data) -> np.ndarray:
+    """What `result` would be without noise; a step of learning rate 1."""
+    weights = list(self._pair.weights)
+    mean = _row(self._target.mean(weights, *data))
+    if self._others:
+      other = _row(self._target.mean(weights, *self._other))
+      n = self._pair.examples
+      mean = (n * mean + self._others * other) / (n + self._others)
+    return _row(weights) - mean
+
+  def result(self, data, keys: Sequence[np.ndarray]) -> np.ndarray:
+    """The model after a round as a row, float64 [d]; a key for each client."""
+    held = [data, *[self._other] * self._others]
+    sequences = [
+      client_data.client_sequence(features, labels, key, self._scale)
+      for (features, labels), key in zip(held, keys, strict=True)
+    ]
+    state = self._process.next(self._state, sequences).state
     return _row(state.global_model_weights.trainable)
 
 
 def distinguish(
   target: clipped_mean.Subject,
   pair: clipped_mean.Pair,
+  mechanism: mechanisms.GraphMechanism,
   *,
   epsilon: float,
   delta: float,
   confidence: float,
-  noise_kind: str = noise_distance.CONTINUOUS,
+  others: int = 0,
   noise_scale: float = 1.0,
   seed: int | None = None,
   seconds: float = 30.0,
@@ -99,10 +151,11 @@ def distinguish(
   Args:
     target: Whose pair.
     pair: The data sets.
+    mechanism: The one that is audited, of the target's clip.
     epsilon: What is claimed of one release.
     delta: As above.
     confidence: Of the bound.
-    noise_kind: One of `noise_distance.NOISES`.
+    others: How many other clients are in the sum, if one is seen.
     noise_scale: Multiplies the noise.
     seed: Of the noise; None for the system's entropy.
     seconds: Of a large pair there are as few trials as this takes.
@@ -113,36 +166,38 @@ def distinguish(
   """
   z = gaussian.gaussian_noise_multiplier(epsilon, delta)
   worlds = (pair.data, pair.alternative)
-  # A step of learning rate 1.
-  one, other = (
-    _row(pair.weights) - _row(target.mean(list(pair.weights), *data))
-    for data in worlds
+  client = _Client(
+    *(target, pair, mechanism),
+    z=z,
+    others=others,
+    noise_scale=noise_scale,
   )
+  one, other = map(client.noiseless, worlds)
   if not np.isfinite(one - other).all():
     return None
-  client = _Client(target, pair, z, noise_kind)
-  client.upload(worlds[0], np.zeros([2], np.int64), client.scale)
+  no_keys = [np.zeros([2], np.int64)] * (1 + others)
+  client.result(worlds[0], no_keys)
   began = time.monotonic()
-  client.upload(worlds[0], np.zeros([2], np.int64), client.scale)
+  client.result(worlds[0], no_keys)
   each = time.monotonic() - began
   count = trials(epsilon, delta, confidence)
   # The results have no say in it.
   count = max(
     lower_bound.MINIMUM_TRIALS, min(count, math.ceil(seconds / (2 * each)))
   )
-  stddev = z * client.scale * noise_scale
-  direction = (one - other) / stddev**2
+  direction = (one - other) / (client.stddev * noise_scale) ** 2
   scores = np.empty([2, count])
   with tqdm.tqdm(total=2 * count, unit='trial', disable=not progress) as bar:
     for world, data in enumerate(worlds):
       for trial in range(count):
-        key = (
+        keys = [
           noise.fresh_noise_key()
           if seed is None
-          else noise.seeded_noise_key(seed, trial + 1, world)
-        )
-        upload = client.upload(data, key, client.scale * noise_scale)
-        scores[world, trial] = (upload - (one + other) / 2) @ direction
+          else noise.seeded_noise_key(seed, trial + 1, 2 * k + world)
+          for k in range(1 + others)
+        ]
+        result = client.result(data, keys)
+        scores[world, trial] = (result - (one + other) / 2) @ direction
         bar.update()
   return lower_bound.empirical_lower_bound(
     scores[0], scores[1], delta, confidence

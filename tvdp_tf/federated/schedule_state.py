@@ -130,14 +130,16 @@ def of(state: ProcessState) -> State | None:
     state: Of `build_learning_process`, at the host.
 
   Returns:
-    The part that `refined` takes.
+    The part that `refined` takes; None if there is none.
   """
   if isinstance(state.client_work, Mapping):
     return state.client_work
   if isinstance(state.aggregator, Mapping):
     return state.aggregator if 'variance' in state.aggregator else None
   query_state = getattr(state.aggregator, 'query_state', None)
-  return None if query_state is None else query_state.numerator_state
+  numerator_state = getattr(query_state, 'numerator_state', None)
+  # Queries of others have states of their own.
+  return numerator_state if isinstance(numerator_state, Mapping) else None
 
 
 def put(state: ProcessState, schedule_state: State) -> ProcessState:

@@ -11,12 +11,12 @@ import math
 from typing import Any
 
 from tvdp_tf import mechanisms, privacy
-from tvdp_tf.learning import datasets
-from tvdp_tf.planner import best_schedule, simulation
+from tvdp_tf.learning import datasets, participation
+from tvdp_tf.planner import best_schedule, correlated, simulation
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import settings as planning_settings
-from tvdp_tf.privacy import calibration_rules
+from tvdp_tf.privacy import calibration_rules, participation_budget
 from tvdp_tf.training import population as population_lib
 from tvdp_tf.training import settings as training_settings
 
@@ -62,6 +62,8 @@ class PlanReport:
     plans: What each theta costs, in ascending order of theta.
     advice: What other schedules would leave of the noise; None where there is
       no schedule to choose.
+    correlated: What other noise would leave, correlated noise included, by
+      `correlated.compare`; empty unless one server adds the noise.
     pilot: What A and Theta were measured from; None if they were not.
     alternatives: The best plans if A were at either end of its interval; empty
       without a pilot.
@@ -76,6 +78,7 @@ class PlanReport:
   optimal: planning_bound.BoundPoint
   plans: tuple[planning_bound.ThetaPlan, ...]
   advice: best_schedule.Advice | None = None
+  correlated: tuple[tuple[str, float], ...] = ()
   pilot: planning_pilot.Pilot | None = None
   alternatives: tuple[planning_bound.Alternative, ...] = ()
 
@@ -179,6 +182,7 @@ class PlanReport:
         'warnings': list(self.warnings),
       },
       'schedule': self.advice and dataclasses.asdict(self.advice),
+      'correlated': dict(self.correlated),
       'curve': [dataclasses.asdict(point) for point in self.curve],
     }
     return _without_infinity(result)
@@ -342,6 +346,7 @@ def make_report(
     optimal=optimal,
     plans=plans,
     advice=_advice(settings, sim.mechanism),
+    correlated=_correlated(settings, sim),
     pilot=pilot,
     alternatives=alternatives,
   )
@@ -357,6 +362,32 @@ def _advice(
     settings.server_optimizer, settings.contraction, settings.rounds
   )
   return best_schedule.advise(response, settings.noise_shape)
+
+
+def _correlated(
+  settings: planning_settings.PlanSettings, sim: simulation.Simulation
+) -> tuple[tuple[str, float], ...]:
+  """Where a server that sees all adds the noise, it may correlate it."""
+  mechanism = sim.mechanism
+  if not mechanism.shares_noise or mechanism.sums_securely:
+    return ()
+  cohorts = participation.BalancedParticipation(
+    settings.users, settings.users_per_round, 0
+  )
+  z_eff = participation_budget.equivalent_noise_multiplier(
+    settings.epsilon, mechanism.delta
+  )
+  return correlated.compare(
+    best_schedule.impulse_response(
+      settings.server_optimizer, settings.contraction, settings.rounds
+    ),
+    participation.participations(
+      [cohorts.cohort(m) for m in range(1, settings.rounds + 1)],
+      settings.users,
+    ),
+    z_eff**-2.0,
+    sim.noise_multipliers,
+  )
 
 
 def _compared(

@@ -292,6 +292,22 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
   return [*lines, '  the best one:', flag]
 
 
+def _correlated(report: planning_report.PlanReport) -> list[str]:
+  """What correlated noise would leave, at the same epsilon."""
+  best, _ = report.correlated[0]
+  return [
+    'Correlated noise: standard deviation in the released model, at the same'
+    ' epsilon',
+    *terminal.table(
+      [(name, f'{stddev:.4g}') for name, stddev in report.correlated]
+    ),
+    *terminal.wrap(
+      f'predicted best: {best}; all but the plan in balanced cohorts of as many'
+      ' users, of which no secret is made: docs/SCHEDULE.md'
+    ),
+  ]
+
+
 def _measurement(report: planning_report.PlanReport) -> list[str]:
   """The section about A and Theta, of a report with a pilot."""
   pilot = report.pilot
@@ -421,6 +437,8 @@ def describe(report: planning_report.PlanReport) -> str:
   parts = [_setting, _inputs, _verdict, _plan, _schedule]
   if report.has_noise:
     parts[2:2] = [_sensitivity, _noise]
+  if report.correlated:
+    parts.append(_correlated)
   if report.pilot is not None:
     parts.insert(1, _measurement)
     parts.append(_proposal)

@@ -8,11 +8,12 @@ A formula says how the tool sets its noise, and what it counts:
                      if it were the only one (as of flwr 1.15.2 and 1.41.0)
   dp-sgd             tensorflow_privacy's DP-SGD and Opacus: z on each batch's
                      sum of clipped gradients, accounted as Poisson sampled
-  nvflare-svt        NVFlare's SVTPrivacy: Laplace noise on some coordinates
-  nvflare-percentile NVFlare's PercentilePrivacy: no noise
+  nvflare-svt        NVFlare's SVTPrivacy: Laplace noise on some coordinates (as
+                     of nvflare 2.9.0)
+  nvflare-percentile NVFlare's PercentilePrivacy: no noise (the same)
 
 What is delivered is an upper bound, for the worst client or example, and rests
-on the tool doing what it says. It is no audit of the tool.
+on the tool doing what it says. Audits of the tools: docs/CLAIMS.md.
 """
 
 import dataclasses
@@ -158,9 +159,10 @@ def _unproven(formula: str, claimed: float, delta: float) -> CheckedClaim:
     )
   else:
     reason = (
-      'its epsilons are of one coordinate and one round, relative to a'
-      ' truncation gamma; which coordinates are sent depends on the data in'
-      ' each round, and no theorem adds up all of them over the rounds'
+      'the epsilon that is set is of the search for coordinates to send, in one'
+      ' round; the account of nvflare 2.9.0 adds what their values cost, and'
+      ' the rounds, but counts the search as if it stopped at the last'
+      ' coordinate that is sent, and it goes on: of that nothing is proven here'
     )
   return CheckedClaim(
     formula, claimed, delta, math.inf, 'nobody, provably', (), (reason,)

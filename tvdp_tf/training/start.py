@@ -7,6 +7,8 @@ import importlib.metadata
 import pathlib
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -242,6 +244,32 @@ def _prepare(
   )
 
 
+@contextlib.contextmanager
+def _held_signals() -> Iterator[None]:
+  """Holds Ctrl-C and SIGTERM back until the end of the block."""
+  if threading.current_thread() is not threading.main_thread():
+    yield  # Signals come to the main thread alone.
+    return
+  came: list[int] = []
+
+  def note(signal_number: int, frame: object) -> None:
+    del frame
+    came.append(signal_number)
+
+  handlers = {
+    number: signal.signal(number, note)
+    for number in (signal.SIGINT, signal.SIGTERM)
+    if callable(signal.getsignal(number))
+  }
+  try:
+    yield
+  finally:
+    for number, handler in handlers.items():
+      signal.signal(number, handler)
+    if came:
+      signal.raise_signal(came[0])
+
+
 def begun(
   settings: settings_lib.TrainingSettings,
   ledger: shared_ledger.SharedLedger | None,
@@ -249,20 +277,26 @@ def begun(
   selection: selection_lib.Selection | None,
   progress: bool,
   own: federation.Own | None,
+  stack: contextlib.ExitStack,
 ) -> Prepared:
-  """A run whose folder is there, and that is on record; nothing released."""
+  """A run whose folder is there, and that is on record; nothing released.
+
+  If the block of `stack` fails before there is a release, the folder is removed
+  at its end.
+  """
   while True:
     start = _prepare(settings, ledger, selection, progress=progress, own=own)
     if ledger is not None and start.found:
       _check_room(start.plan, ledger)
+    path = None if ledger is None else ledger.path
     try:
-      run_folder.create(
-        output_dir,
-        start.config,
-        start.header,
-        start.on_record,
-        None if ledger is None else ledger.path,
-      )
+      # No interrupt between the folder and what removes it.
+      with _held_signals():
+        run_folder.create(
+          output_dir, start.config, start.header, start.on_record, path
+        )
+        path = path or output_dir / run_folder.LEDGER
+        stack.enter_context(_removed_if_nothing_follows(output_dir, path))
       return start
     except ledger_lib.LedgerError:
       # Another run has created it meanwhile: once more, with its seed.
@@ -294,7 +328,7 @@ def gone_on(
 
 
 @contextlib.contextmanager
-def removed_if_nothing_follows(
+def _removed_if_nothing_follows(
   output_dir: pathlib.Path, ledger: pathlib.Path
 ) -> Iterator[None]:
   """Removes the folder of a run that fails before its ledger has a release."""
@@ -303,7 +337,7 @@ def removed_if_nothing_follows(
     yield
   except BaseException:
     # The file alone counts: what is in memory may be behind it.
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), _held_signals():
       if ledger.stat().st_size == size:
         shutil.rmtree(output_dir)
     raise

@@ -138,30 +138,25 @@ def _train(
   else:
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
-  if resume:
-    start = start_lib.gone_on(
-      settings, ledger, output_dir, config, progress, own
+  with contextlib.ExitStack() as stack:
+    if resume:
+      start = start_lib.gone_on(
+        settings, ledger, output_dir, config, progress, own
+      )
+    else:
+      start = start_lib.begun(
+        settings, ledger, output_dir, selection, progress, own, stack
+      )
+    stack.enter_context(run_folder.locked(output_dir))
+    book = stack.enter_context(
+      ledger_lib.PrivacyLedger.open(
+        output_dir / run_folder.LEDGER if ledger is None else ledger.path,
+        start.header,
+        start.on_record,
+        shared=ledger is not None,
+      )
     )
-  else:
-    start = start_lib.begun(
-      settings, ledger, output_dir, selection, progress, own
-    )
-  ledger_path = (
-    output_dir / run_folder.LEDGER if ledger is None else ledger.path
-  )
-  with (
-    run_folder.locked(output_dir),
-    ledger_lib.PrivacyLedger.open(
-      ledger_path,
-      start.header,
-      start.on_record,
-      shared=ledger is not None,
-    ) as book,
-    contextlib.nullcontext()
-    if resume
-    else start_lib.removed_if_nothing_follows(output_dir, ledger_path),
-    runtime,
-  ):
+    stack.enter_context(runtime)
     with disk_errors.one_line(output_dir):
       run_folder.remove_leftovers(output_dir)
     run = training_run.TrainingRun(

@@ -95,6 +95,23 @@ class OneRunTest(parameterized.TestCase):
     self.assertAlmostEqual(found.delivered_epsilon, 4, places=6)
     self.assertAlmostEqual(found.true_epsilon, 4, places=6)
 
+  def test_sees_of_a_sum_what_is_left_of_it(self):
+    """Without the client that drops out, and the one that tells its share."""
+    found = _one_run(
+      mechanism='distributed',
+      users_per_round=4,
+      dropouts=1,
+      colluders=1,
+      canaries=300,
+    )
+    self.assertEqual(found.users, 2)
+    self.assertAlmostEqual(
+      _separation(found), found.planned_mu, delta=4 / np.sqrt(600)
+    )
+    self.assertFalse(found.refuted)
+    self.assertBetween(found.bound.epsilon_lower_bound, 0.5, 4)
+    self.assertAlmostEqual(found.delivered_epsilon, 4, places=6)
+
   def test_shows_more_with_less_noise(self):
     found = _one_run(noise_scale=0.3)
     self.assertTrue(found.refuted)
@@ -123,7 +140,7 @@ class OneRunTest(parameterized.TestCase):
   def test_without_a_seed_coins_are_fresh(self):
     found = [one_run_audit.prepare(_settings(seed=None)) for _ in range(2)]
     coins = [
-      np.concatenate([user.coins for user in one._run.users.values()])
+      np.concatenate([group.coins for group in one._run.groups])
       for one in found
     ]
     self.assertFalse(np.array_equal(*coins))
@@ -255,8 +272,8 @@ class VerdictTest(absltest.TestCase):
 
 class SettingsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ({'mechanism': 'central'}, 'mechanism must be gradient to audit a model'),
-    ({'mechanism': 'paper'}, 'mechanism must be gradient to audit a model'),
+    ({'mechanism': 'central'}, 'mechanism must be gradient or distributed to'),
+    ({'mechanism': 'paper'}, 'mechanism must be gradient or distributed to'),
     ({'refinement': 'budget'}, 'refinement must be one of none'),
     ({'runtime': 'tff'}, 'runtime must be one of compiled'),
     ({'canaries': 0}, 'canaries must be an integer >= 1, got 0'),

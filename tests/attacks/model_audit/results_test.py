@@ -13,7 +13,7 @@ from tvdp_tf.attacks.model_audit import report
 from tvdp_tf.output import machine
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[3] / 'results' / 'audit'
-_NAMES = ('mnist', 'half_the_noise')
+_NAMES = ('mnist', 'half_the_noise', 'distributed')
 
 
 def _read(name: str) -> dict:

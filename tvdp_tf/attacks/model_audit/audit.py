@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from tvdp_tf import federated
+from tvdp_tf import federated, mechanisms
 from tvdp_tf.attacks import (
   audit_text,
   binade_pair,
@@ -21,6 +21,7 @@ from tvdp_tf.attacks.model_audit import settings as settings_lib
 from tvdp_tf.output import machine
 from tvdp_tf.privacy import noise_distance, statement
 from tvdp_tf.training import federation
+from tvdp_tf.training import settings as training_settings
 
 # Share of the allowed error that the distinguisher of the worst pair may use
 # up; the rest is for the canaries, so that both bounds hold at once.
@@ -122,6 +123,13 @@ def _rounded_down(value: float) -> str:
   return audit_text.format_lower_bound(value)
 
 
+def _others(training: training_settings.TrainingSettings) -> int:
+  """How many clients' shares of noise hide an upload beside its own."""
+  if not mechanisms.MECHANISMS[training.mechanism].sums_securely:
+    return 0
+  return training.users_per_round - training.dropouts - training.colluders - 1
+
+
 def audit(
   settings: settings_lib.ModelAuditSettings, progress: bool = False
 ) -> ModelAudit:
@@ -167,17 +175,18 @@ def audit(
     pair_bound = pair_distinguisher.distinguish(
       search.subject,
       search.worst,
+      run.plan.mechanism,
+      others=_others(training),
       epsilon=training.epsilon,
       delta=training.delta,
       confidence=1 - error * _PAIR_SHARE,
-      noise_kind=run.noise_kind,
       noise_scale=settings.noise_scale,
       seed=training.seed,
       seconds=settings.search_seconds / 2,
       progress=progress,
     )
   reach = None
-  if run.noise_kind == noise_distance.CONTINUOUS:
+  if run.plan.noise == noise_distance.CONTINUOUS:
     reach = noise_reach.reach(run.noise_multipliers, training.delta)
   one_run = run.finish(progress)
   return ModelAudit(

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from tvdp_tf import mechanisms
 from tvdp_tf.attacks import audit_text, one_run
 from tvdp_tf.attacks.model_audit import audit as audit_lib
 from tvdp_tf.output import files, machine, plots, terminal
 from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.privacy import statement
+from tvdp_tf.training import settings as settings_lib
 
 JSON = 'audit.json'
 GUESSES = 'guesses.csv'
@@ -218,6 +220,16 @@ def verdict(found: audit_lib.ModelAudit) -> str:
   )
 
 
+def _seen(training: settings_lib.TrainingSettings) -> str:
+  if not mechanisms.MECHANISMS[training.mechanism].sums_securely:
+    return 'every upload'
+  return (
+    f'the sum of all uploads but for clients that drop out '
+    f'({training.dropouts} a round) or that it has data and noise of '
+    f'({training.colluders})'
+  )
+
+
 def describe(found: audit_lib.ModelAudit) -> str:
   """The audit in words.
 
@@ -247,8 +259,8 @@ def describe(found: audit_lib.ModelAudit) -> str:
     f'data set {training.dataset}',
     *row(
       'attacker',
-      'the curious server: sees every upload and all broadcasts, knows both '
-      'examples of every pair and all others',
+      f'the curious server: sees {_seen(training)} and all broadcasts, knows '
+      'both examples of every pair and all others',
     ),
     *row(
       'the run',

@@ -9,12 +9,10 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose releases are each client's means of clipped gradients: the pairs and the
+# Whose releases are means or sums of clipped gradients: the pairs and the
 # canaries are made for these.
 MECHANISMS = tuple(
-  name
-  for name, kind in mechanisms.MECHANISMS.items()
-  if kind.clips_examples and not kind.sums_securely
+  name for name, kind in mechanisms.MECHANISMS.items() if kind.clips_examples
 )
 
 
@@ -48,8 +46,8 @@ class ModelAuditSettings:
     if training.mechanism not in MECHANISMS:
       raise ValueError(
         f'mechanism must be {" or ".join(MECHANISMS)} to audit a model, got '
-        f'{training.mechanism!r}: only its promise is about an example, and '
-        'proven'
+        f'{training.mechanism!r}: only such a promise is about an example, '
+        'and proven'
       )
     # The pairs that are told apart are of examples that were exchanged.
     _validate.one_of('adjacency', training.adjacency, ['replace-one'])

@@ -1,0 +1,349 @@
+r"""A training run with canaries, and what the server sees of it.
+
+What it sees depends on the mechanism. With `gradient` it is every upload: a
+round of one client alone, with the key that the client has in the round of all,
+is a round of the same computation, and its result is that client's upload.
+
+With `distributed` it is the sum of all uploads, modulo the protocol's modulus.
+The attacker has whatever the settings grant it: in every round so many clients
+drop out as `dropouts` says, and so many tell it their data and noise as
+`colluders` says, which it takes off the sum. What is left is the sum of the
+others with their shares, and that is the result of a round of them alone. Who
+collude and who drop out is the attacker's choice: always the first users, so
+that the others are in as many sums as they can be.
+"""
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tqdm
+
+from tvdp_tf import _validate, errors, federated, mechanisms
+from tvdp_tf.attacks import canaries
+from tvdp_tf.attacks.model_audit import settings as settings_lib
+from tvdp_tf.federated import client_data, schedule_state
+from tvdp_tf.privacy import participation_budget
+from tvdp_tf.training import federation
+from tvdp_tf.training import rounds as rounds_lib
+
+
+@dataclasses.dataclass
+class Group:
+  """Users whose canaries are estimated together.
+
+  Attributes:
+    places: User -> the places of its canaries among those of the group; they
+      are the user's first examples.
+    pairs: The canaries.
+    coins: bool [c].
+    others: User -> its other features and labels.
+    evidence: Of what was seen.
+  """
+
+  places: dict[int, slice]
+  pairs: canaries.Pairs
+  coins: np.ndarray
+  others: dict[int, tuple[np.ndarray, np.ndarray]]
+  evidence: canaries.Evidence
+
+
+def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
+  """Noise multipliers of all releases of the most frequent participant."""
+  assert plan.schedule is not None  # There is noise.
+  planned = plan.planned()
+  user = int(np.argmax(planned.sum(axis=1)))
+  rounds = (np.flatnonzero(planned[user]) + 1).tolist()
+  of_rounds = [
+    plan.round(
+      number,
+      # Its noise may be that of the whole cohort.
+      plan.fed.participation.cohort(number)
+      if plan.shares_noise
+      else np.array([user]),
+      plan.schedule.stddev(number),
+    ).noise_multipliers[0]
+    for number in rounds
+  ]
+  return np.repeat(of_rounds, plan.releases_per_client)
+
+
+class CanaryRun:
+  """One run whose server sees every upload, step by step.
+
+  Attributes:
+    settings: What is audited.
+    plan: The run's mechanism, for the data without canaries.
+    noise_multipliers: Of all releases of the user who takes part most often,
+      `noise_scale` included.
+    ideal_mu: As of `one_run_audit.OneRunAudit`.
+    family: Of the canaries.
+    separations: How far apart each is expected to be, float64 [m].
+    groups: The users with canaries.
+  """
+
+  def __init__(self, settings: settings_lib.ModelAuditSettings):
+    self.settings = settings
+    training = settings.training
+    self._public = np.random.default_rng(training.seed)
+    secret = secrets.randbits(127) if training.seed is None else training.seed
+    # Not the public generator, from which the pairs are drawn.
+    self._secret = np.random.default_rng([secret, 1])
+    fed = federation.assemble(training)
+    model = federated.functional_model(fed.spec, fed.initial_model())
+    self._weights = model.initial_weights[0]
+    self._l2_regularization = fed.spec.l2_regularization
+    self._gradients = canaries.ClippedGradients(
+      model, training.example_l2_norm_clip
+    )
+    self.plan = mechanisms.build(training, fed)
+    self.noise_multipliers = settings.noise_scale * _planned_multipliers(
+      self.plan
+    )
+    self.ideal_mu = 1 / (
+      settings.noise_scale
+      * participation_budget.equivalent_noise_multiplier(
+        training.epsilon, training.delta, training.calibration
+      )
+    )
+    self._counts = self._count(fed)
+    self.family, self.separations = self._choose_family(fed)
+    self.groups: list[Group] = []
+    self._fed = self._with_canaries(fed)
+
+  def _survivors(self, cohort: Sequence[int]) -> list[int]:
+    """The clients of a cohort whose uploads arrive."""
+    return list(cohort)
+
+  def _views(self, cohort: Sequence[int]) -> list[list[int]]:
+    """Whose uploads are seen in a round: each as the sum of so many."""
+    return [[user] for user in cohort]
+
+  def _members(self, users: Sequence[int]) -> list[list[int]]:
+    """The users of each group, of those who are seen."""
+    return [[user] for user in users]
+
+  def _noise_stddev(self, number: int, view: Sequence[int]) -> float:
+    """Of each value of the mean gradient of a view, `noise_scale` included."""
+    assert self.plan.schedule is not None
+    stddev = self.plan.schedule.stddev(number) * self.settings.noise_scale
+    (scale,) = self.plan.round(number, np.array(view), stddev).noise_scales
+    return stddev * float(scale)
+
+  def _count(self, fed: federation.Federation) -> dict[int, int]:
+    """How many canaries each user holds whose uploads are seen."""
+    training, wanted = self.settings.training, self.settings.canaries
+    seen: set[int] = set()
+    for number in range(1, training.rounds + 1):
+      for view in self._views(fed.participation.cohort(number).tolist()):
+        seen.update(view)
+    sizes = {user: int(fed.examples_per_user[user]) for user in sorted(seen)}
+    if wanted is not None:
+      _validate.integer('canaries', wanted, 1, min(sizes.values()))
+      return dict.fromkeys(sizes, wanted)
+    most = canaries.most_canaries(self._gradients.parameters)
+    return {
+      user: min(max(1, most // len(group)), (sizes[user] + 1) // 2)
+      for group in self._members(list(sizes))
+      for user in group
+    }
+
+  def _own(
+    self, fed: federation.Federation, users: Sequence[int]
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The examples that canaries take the place of."""
+    data = [
+      [part[: self._counts[user]] for part in fed.user_data(user)]
+      for user in users
+    ]
+    features, labels = zip(*data, strict=True)
+    return np.concatenate(features), np.concatenate(labels)
+
+  def _choose_family(
+    self, fed: federation.Federation
+  ) -> tuple[canaries.Family, np.ndarray]:
+    """The kind of canary, and the planned separations of all canaries."""
+    largest = max(
+      self._members(list(self._counts)),
+      key=lambda users: sum(self._counts[user] for user in users),
+    )
+    family, found = canaries.best_family(
+      self._gradients,
+      self._weights,
+      *self._own(fed, largest),
+      fed.dataset.num_classes,
+      self.ideal_mu,
+      self._public,
+    )
+    total = sum(self._counts.values())
+    return family, np.resize(np.sort(found)[::-1], total)
+
+  def _with_canaries(self, fed: federation.Federation) -> federation.Federation:
+    """The federation whose users hold what their coins have chosen."""
+    features = fed.dataset.train_features.copy()
+    labels = fed.dataset.train_labels.copy()
+    for users in self._members(list(self._counts)):
+      pairs = canaries.make_pairs(
+        self.family,
+        *self._own(fed, users),
+        fed.dataset.num_classes,
+        self._public,
+      )
+      count = len(pairs[1])
+      coins = self._secret.integers(2, size=count).astype(bool)
+      chosen = canaries.chosen(pairs, coins)
+      group = Group({}, pairs, coins, {}, canaries.Evidence(count))
+      start = 0
+      for user in users:
+        indices = np.asarray(fed.examples[user])
+        place = slice(start, start + self._counts[user])
+        own, rest = np.split(indices, [self._counts[user]])
+        features[own], labels[own] = (part[place] for part in chosen)
+        group.places[user] = place
+        group.others[user] = features[rest], labels[rest]
+        start = place.stop
+      self.groups.append(group)
+    dataset = dataclasses.replace(
+      fed.dataset, train_features=features, train_labels=labels
+    )
+    return dataclasses.replace(fed, dataset=dataset)
+
+  def _observe(
+    self, view: Sequence[int], sent: Any, seen: Any, noise_stddev: float
+  ) -> None:
+    """Takes what the server sees of some clients.
+
+    Args:
+      view: Who.
+      sent: The global model they started from.
+      seen: The mean of their local models, weighted by their sizes.
+      noise_stddev: Of the noise on each value of their mean gradient.
+    """
+    training = self.settings.training
+    (group,) = (g for g in self.groups if view[0] in g.places)
+    steps, rate = training.local_steps, training.learning_rate
+    start, end = map(self._gradients.flatten, (sent, seen))
+    if not np.isfinite(end).all():
+      raise errors.TrainingFailedError(
+        'training diverges: learning_rate must be smaller, got '
+        f'{training.learning_rate!r}'
+      )
+    # Where the steps were on average: exact for one step.
+    middle = start + (steps - 1) / (2 * steps) * (end - start)
+    weights = self._gradients.split(middle)
+    places = np.concatenate(
+      [np.arange(len(group.coins))[group.places[user]] for user in view]
+    )
+    of_view, known = self._gradients.differences(
+      weights, tuple(part[places] for part in group.pairs)
+    )
+    differences = np.zeros([len(group.coins), of_view.shape[1]], np.float32)
+    differences[places] = of_view
+    size = len(places)
+    for user in view:
+      others = group.others[user]
+      known = known + self._gradients.sum(weights, *others)
+      size += len(others[1])
+    mean = (start - end) / (rate * steps) - self._l2_regularization * middle
+    group.evidence.add(
+      differences, size * mean - known, size * noise_stddev / math.sqrt(steps)
+    )
+
+  def run(self, progress: bool) -> mechanisms.Mechanism:
+    """Runs the run, and observes what the server sees.
+
+    Returns:
+      The plan, with its history of the calibrated noise.
+    """
+    training = self.settings.training
+    plan = mechanisms.build(training, self._fed)
+    process = rounds_lib.build_process(plan, self._fed)
+    rounds = rounds_lib.Rounds(plan, self._fed, process)
+    state = self._scaled(plan, process.initialize())
+    with tqdm.tqdm(
+      total=training.rounds, unit='round', disable=not progress
+    ) as bar:
+      for number in range(1, training.rounds + 1):
+        releases = plan.round(
+          number,
+          rounds.cohort(number),
+          plan.schedule.stddev(number),  # type: ignore[union-attr]
+        )
+        keys = rounds.noise_keys(releases)
+        scales = dict(
+          zip(
+            releases.clients.tolist(),
+            releases.noise_scales.tolist(),
+            strict=True,
+          )
+        )
+
+        def data(users, keys=keys, scales=scales):
+          return [
+            client_data.client_sequence(
+              *self._fed.user_data(user), keys[user], scales[user]
+            )
+            for user in users
+          ]
+
+        cohort = releases.clients.tolist()
+        sent = state.global_model_weights.trainable
+        for view in self._views(cohort):
+          output = process.next(state, data(view))
+          # What the server leaves out tells it no more than that.
+          if not federated.excluded_clients(output.metrics):
+            seen = output.state.global_model_weights.trainable
+            self._observe(view, sent, seen, self._noise_stddev(number, view))
+        plan.take(releases)
+        state = process.next(state, data(self._survivors(cohort))).state
+        bar.update()
+    return plan
+
+  def _scaled(self, plan: mechanisms.Mechanism, state: Any) -> Any:
+    """The state with `noise_scale` times the noise."""
+    schedule, scale = plan.schedule, self.settings.noise_scale
+    if schedule is None or scale == 1:
+      return state
+    scaled = schedule.shape.schedule(
+      schedule.rounds, scale * schedule.initial_stddev
+    )
+    current = schedule_state.of(state)
+    assert current is not None
+    return schedule_state.put(state, schedule_state.refined(current, scaled))
+
+
+class SumRun(CanaryRun):
+  """One run whose server sees the sum of what clients send."""
+
+  def _survivors(self, cohort):
+    dropouts = self.settings.training.dropouts
+    dropped = [u for u in cohort if not self._colludes(u)][:dropouts]
+    return [user for user in cohort if user not in dropped]
+
+  def _colludes(self, user: int) -> bool:
+    return user < self.settings.training.colluders
+
+  def _views(self, cohort):
+    return [[u for u in self._survivors(cohort) if not self._colludes(u)]]
+
+  def _members(self, users):
+    return [list(users)]
+
+  def _noise_stddev(self, number, view):
+    assert self.plan.schedule is not None
+    stddev = self.plan.schedule.stddev(number) * self.settings.noise_scale
+    return self.plan.round(number, np.array(view), stddev).noise_stddev
+
+
+def of(settings: settings_lib.ModelAuditSettings) -> CanaryRun:
+  """The run of settings, as the server sees it.
+
+  Raises:
+    ValueError: If a setting does not fit the data or the model.
+    DatasetUnavailableError: If the data set cannot be loaded.
+  """
+  kind = mechanisms.MECHANISMS[settings.training.mechanism]
+  return (SumRun if kind.sums_securely else CanaryRun)(settings)
