@@ -21,7 +21,7 @@ if [ -z "$python" ]; then
 fi
 
 sh tools/install.sh "$beside" requirements-keras3.lock "$python"
-export PYTHONPATH="$PWD" TF_CPP_MIN_LOG_LEVEL=3
+export PYTHONPATH="$PWD" TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0
 "$beside/bin/python" - << 'END'
 import importlib.util
 import sys

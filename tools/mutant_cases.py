@@ -195,7 +195,7 @@ MUTANTS = [
   *_of(
     'tvdp_tf/learning/functional.py',
     (f'{_LEARNING}functional_test.py', *_ZOO),
-    ('definition is not None and definition.is_stateful', 'False'),
+    ('definition is None or definition.is_stateful', 'False'),
     ('found = node.op in _OTHER_OPS', 'found = False'),
     ('if types & _HALF_TYPES:', 'if False:'),
     (

@@ -1,6 +1,7 @@
 """What is otherwise under Keras 3: `make check-keras3`."""
 
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +39,38 @@ class VersionTest(absltest.TestCase):
       *(bidirectional.forward_layer, bidirectional.forward_layer.cell),
     ):
       self.assertTrue(any(one is layer for one in found), layer.name)
+
+  def test_a_newer_tensorflow_must_not_use_onednn(self):
+    def build():
+      functional.FunctionalModel(sequential(LAYERS.Dense(2)))
+
+    port = mock.Mock(IsMklEnabled=lambda: True)
+    self.enter_context(
+      mock.patch.object(keras_version, '_pywrap_util_port', port)
+    )
+    with mock.patch.object(tf, '__version__', '2.14.1'):
+      build()
+    for version in ('2.15.0', '2.21.0', '3.0.0-rc1'):
+      with (
+        mock.patch.object(tf, '__version__', version),
+        self.assertRaisesRegex(ValueError, 'TF_ENABLE_ONEDNN_OPTS must be 0'),
+      ):
+        build()
+      with (
+        mock.patch.object(tf, '__version__', version),
+        mock.patch.object(port, 'IsMklEnabled', lambda: False),
+      ):
+        build()
+
+  def test_matrix_products_keep_to_their_memory(self):
+    """Where it is not so, the process ends; or numbers are others'."""
+    rng = np.random.default_rng(0)
+    left = rng.random([13, 1, 3, 4], np.float32)
+    right = rng.random([4, 16], np.float32)
+    for _ in range(50):
+      np.testing.assert_allclose(
+        tf.matmul(left, right), left @ right, rtol=1e-6, atol=1e-6
+      )
 
   def test_an_embedding_takes_any_index(self):
     wrapped = functional.FunctionalModel(
@@ -87,6 +120,31 @@ class Keras3Test(parameterized.TestCase):
   def test_refuses_state(self, layer, reason):
     with self.assertRaisesRegex(ValueError, reason):
       functional.FunctionalModel(sequential(layer, LAYERS.Dense(3)))
+
+  def test_attention_is_clipped_one_at_a_time(self):
+    inputs = tf.keras.Input([3, 2])
+    attended = LAYERS.MultiHeadAttention(1, 2)(inputs, inputs)
+    wrapped = functional.FunctionalModel(
+      tf.keras.Model(inputs, LAYERS.Flatten()(attended))
+    )
+    clipped_sum = example_independence.clipped_sum(
+      wrapped, models.CrossEntropyLoss(), CLIP
+    )
+    rng = np.random.default_rng(0)
+    features = rng.random([16, 3, 2]).astype(np.float32)
+    weights = [tf.constant(w) for w in wrapped.initial_weights]
+
+    def summed(batch):
+      sums = clipped_sum(
+        *(weights, tf.constant(batch), tf.zeros([16], tf.int32)),
+        *(tf.ones([16], tf.bool), tf.constant(CLIP, tf.float64)),
+      )
+      return np.concatenate([np.ravel(s) for s in sums])
+
+    moved = features.copy()
+    moved[3] = 1e4
+    gap = np.linalg.norm(summed(features) - summed(moved))
+    self.assertBetween(gap, 1e-3, 2 * CLIP)
 
   def test_refuses_masks_that_are_the_same_in_every_step(self):
     class Masked(tf.keras.layers.Layer):

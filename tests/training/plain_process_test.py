@@ -107,7 +107,7 @@ class PlainProcessTest(parameterized.TestCase):
     self.assertBetween(audit.worst_epsilon, 7.9, 8.0)
 
   def test_a_budget_of_ones_own_keeps_the_books(self):
-    plan, fed, process = plain('continuous')
+    plan, fed, process = plain('continuous', seed=None)
     path = pathlib.Path(self.create_tempdir().full_path, 'ledger.jsonl')
     run = rounds.Rounds(plan, fed, process)
     state, spent = process.initialize(), 0
@@ -132,6 +132,27 @@ class PlainProcessTest(parameterized.TestCase):
         spent += 1
     self.assertEqual(spent, 1)
     self.assertTrue(privacy.audit_ledger(path).holds)
+
+  def test_a_seeded_run_is_a_simulation(self):
+    plan, fed, process = plain('continuous')
+    cases.trained(plan, fed, process)
+    statement = plan.statement()
+    self.assertFalse(statement.holds)
+    self.assertIn('simulation', statement.reason)
+
+  @parameterized.parameters(
+    {'example_l2_norm_clip': 0.5},
+    {'local_steps': 3},
+    {'adjacency': 'zero-out'},
+    {'noise': 'discrete'},
+  )
+  def test_is_for_plans_of_its_clip_noise_and_steps_alone(self, **changes):
+    process = process_of('continuous', 'linear')
+    settings = {'noise_name': 'continuous', **changes}
+    settings['noise_name'] = settings.pop('noise', settings['noise_name'])
+    plan, fed = cases.built(cases.settings(model='linear', **settings))
+    with self.assertRaisesRegex(ValueError, 'built for the plan'):
+      rounds.Rounds(plan, fed, process)
 
   def test_the_noise_is_there(self):
     """Two rounds of one state differ by it alone, in their keys."""

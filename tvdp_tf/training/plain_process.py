@@ -7,7 +7,7 @@ takes the mean of what can be used: the ops of TFF's process, in its order.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,18 +61,29 @@ def _arrays(structure: Any) -> Any:
   return tf.nest.map_structure(lambda tensor: tensor.numpy(), structure)
 
 
+def _guarantees(plan: mechanisms.Mechanism) -> Hashable:
+  """All that a guarantee rests on in a process, but for its state."""
+  return plan.graph_key(), plan.settings.local_steps
+
+
 class PlainProcess:
   """See above; of `build_process`."""
 
-  def __init__(self, schedule: Any, model: functional.FunctionalModel, work):
+  def __init__(
+    self,
+    plan: mechanisms.Mechanism,
+    model: functional.FunctionalModel,
+    work: Callable[..., Sequence[tf.Tensor]],
+  ):
     """Creates the process.
 
     Args:
-      schedule: The noise of every round.
+      plan: What it is for; its schedule is in the state.
       model: The model, at its initial weights.
       work: Of `GraphMechanism.plain_work`.
     """
-    self._schedule = schedule
+    self._made_for = _guarantees(plan)
+    self._schedule = plan.schedule
     self._initial = tuple(model.initial_weights)
     weights_spec = [tf.TensorSpec(w.shape, w.dtype) for w in self._initial]
     spec = client_data.element(
@@ -95,6 +106,19 @@ class PlainProcess:
       return usable_sums.accumulated(sums, update, count, None)
 
     self._upload, self._add = upload, add
+
+  def check_plan(self, plan: mechanisms.Mechanism) -> None:
+    """Checks that what a plan says of a round is what this process does.
+
+    Raises:
+      ValueError: If the plan has another clip, noise, neighbourhood or number
+        of local steps.
+    """
+    if self._made_for != _guarantees(plan):
+      raise ValueError(
+        'process must be built for the plan, got one for another mechanism,'
+        ' clip, noise, neighbourhood or number of local steps'
+      )
 
   def initialize(self) -> State:
     """The state before round 1."""
@@ -173,4 +197,4 @@ def build_process(
       f'mechanism {plan.name} needs TFF: its noise is in an aggregation of its'
       ' own'
     ) from error
-  return PlainProcess(plan.schedule, model, work)
+  return PlainProcess(plan, model, work)

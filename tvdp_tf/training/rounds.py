@@ -10,7 +10,7 @@ import numpy as np
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_data, schedule_state, usable_sums
 from tvdp_tf.learning import noise
-from tvdp_tf.training import federation, plateau
+from tvdp_tf.training import federation, plain_process, plateau
 
 if TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -112,7 +112,12 @@ class Rounds:
       files: The users' data, if the process reads them by itself; None if they
         are its argument, as the compiled runtime would have them: it keeps
         them on its device.
+
+    Raises:
+      ValueError: If a process without TFF was built for another plan.
     """
+    if isinstance(process, plain_process.PlainProcess):
+      process.check_plan(plan)
     self.plan = plan
     self.fed = fed
     self.process = process
