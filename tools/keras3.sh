@@ -21,7 +21,9 @@ if [ -z "$python" ]; then
 fi
 
 sh tools/install.sh "$beside" requirements-keras3.lock "$python"
-export PYTHONPATH="$PWD" TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0
+# Newer TensorFlow computes with oneDNN outside of its memory: docs/KERAS3.md.
+export PYTHONPATH="$PWD" TF_CPP_MIN_LOG_LEVEL=3
+export TF_ENABLE_ONEDNN_OPTS=0
 "$beside/bin/python" - << 'END'
 import importlib.util
 import sys
@@ -35,6 +37,7 @@ print(
   f' {tf.keras.__version__}, no TFF'
 )
 END
+"$beside/bin/python" examples/without_tff.py
 # What trains whole runs, or looks into a graph of TFF's.
 without='learning/features mechanisms/distributed mechanisms/own_mechanism'
 skipped=
