@@ -5,6 +5,7 @@ import importlib.util
 import json
 import pathlib
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -229,6 +230,11 @@ class PlainProcessTest(parameterized.TestCase):
     plan, fed = cases.built(cases.settings('continuous', **changes))
     with self.assertRaisesRegex(ValueError, reason):
       plain_process.build_process(plan, fed)
+
+  def test_refuses_work_without_noise(self):
+    plan, _ = cases.built(cases.settings(None, mechanism='none'))
+    with self.assertRaisesRegex(ValueError, 'a schedule of its noise'):
+      plain_process.PlainProcess(plan, mock.Mock(), mock.Mock())
 
   def test_every_mechanism_says_whether_it_needs_tff(self):
     without = {

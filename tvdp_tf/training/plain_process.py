@@ -81,7 +81,14 @@ class PlainProcess:
       plan: What it is for; its schedule is in the state.
       model: The model, at its initial weights.
       work: Of `GraphMechanism.plain_work`.
+
+    Raises:
+      ValueError: If the plan has no schedule.
     """
+    if plan.schedule is None:
+      raise ValueError(
+        f'mechanism must have a schedule of its noise, got {plan.name}'
+      )
     self._made_for = _guarantees(plan)
     self._schedule = plan.schedule
     self._initial = tuple(model.initial_weights)
