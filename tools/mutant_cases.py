@@ -202,11 +202,20 @@ MUTANTS = [
       'policy is not None and policy.compute_dtype not in _FULL_TYPES',
       'False',
     ),
+    (
+      'tf.as_dtype(weight.dtype) not in (tf.float32, tf.float64)',
+      'False',
+    ),
     ('if model.non_trainable_weights:', 'if False:'),
     (
       'tf.clip_by_value(indices, 0, layer.input_dim - 1)',
       'indices',
     ),
+  ),
+  *_of(
+    'tvdp_tf/learning/keras_version.py',
+    (f'{_LEARNING}keras3_test.py',),
+    ('version > _LAST_WITH_ONEDNN', 'False'),
   ),
   *_of(
     'tvdp_tf/learning/noise.py',
@@ -239,7 +248,7 @@ MUTANTS = [
     _NOISE,
     ('clip *= 1 - _share_of_grid', 'clip *= 1 + 0 * _share_of_grid'),
     ('release=index', 'release=0'),
-    ('distribution=noise_distribution,', "distribution='gaussian',"),
+    (' distribution=noise_distribution,', " distribution='gaussian',"),
     ('moved = factor * clip /', 'moved = 100 * factor * clip /'),
     (
       'factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1',
@@ -384,6 +393,11 @@ MUTANTS = [
     'tvdp_tf/privacy/noise_distance.py',
     _SENSITIVITY,
     ('math.nextafter(delta - share, 0.0)', 'delta'),
+  ),
+  *_of(
+    'tvdp_tf/training/plain_process.py',
+    ('tests/training/plain_process_test.py',),
+    ('self._made_for != _guarantees(plan)', 'False'),
   ),
   *_of(
     'tvdp_tf/training/results.py',

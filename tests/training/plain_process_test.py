@@ -232,7 +232,9 @@ class PlainProcessTest(parameterized.TestCase):
       plain_process.build_process(plan, fed)
 
   def test_refuses_work_without_noise(self):
-    plan, _ = cases.built(cases.settings(None, mechanism='none'))
+    plan, _ = cases.built(
+      cases.settings('continuous', mechanism='none', noise=None)
+    )
     with self.assertRaisesRegex(ValueError, 'a schedule of its noise'):
       plain_process.PlainProcess(plan, mock.Mock(), mock.Mock())
 
