@@ -90,6 +90,10 @@ check-export: install  ## Exports, loaded where there is TensorFlow alone.
 core: install  ## The wheel without TensorFlow, on every Python that is found.
 	sh tools/core.sh "$(VENV)" $(ARGS)
 
+.PHONY: check-keras3
+check-keras3:  ## Local training under Keras 3, without TFF, on Python 3.12.
+	sh tools/keras3.sh $(ARGS)
+
 .PHONY: check-examples
 check-examples: install  ## Examples for Flower and pfl, where they are installed.
 	sh tools/examples.sh "$(VENV)" "$(PYTHON)"
@@ -131,6 +135,7 @@ peers:  ## The libraries that binaries/benchmark.py compares with.
 clean:  ## Remove environments, caches and build products; runs/ stays.
 	rm -rf .venv .venv-gpu .venv-lock .venv-peers .venv-plain .venv-audit
 	rm -rf .venv-notebook .venv-core .venv-secagg .venv-quickstart
+	rm -rf .venv-keras3
 	rm -rf build dist *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,6 +24,7 @@ _ENVIRONMENT = _ROOT / '.venv-audit'
 _TOOLS = _ROOT / 'requirements-audit.lock'
 _LOCKS = (
   *('requirements.lock', 'requirements-gpu.lock', 'requirements-docs.lock'),
+  'requirements-keras3.lock',
   _TOOLS.name,
 )
 _EXCEPTIONS = _ROOT / 'audit-exceptions.txt'

@@ -58,7 +58,7 @@ _SENSITIVITY = (
 )
 _QUERY = (
   'tests/federated/sum_query_test.py',
-  f'{_LEARNING}discrete_noise_test.py',
+  'tests/federated/discrete_query_test.py',
 )
 _LEDGER = (
   'tests/privacy/ledger_test.py',
@@ -189,11 +189,15 @@ MUTANTS = [
   *_of(
     'tvdp_tf/learning/functional.py',
     (f'{_LEARNING}functional_test.py', *_ZOO),
-    ('definition is not None and definition.is_stateful', 'False'),
+    ('definition is None or definition.is_stateful', 'False'),
     ('found = node.op in _OTHER_OPS', 'found = False'),
     ('if types & _HALF_TYPES:', 'if False:'),
     (
       'policy is not None and policy.compute_dtype not in _FULL_TYPES',
+      'False',
+    ),
+    (
+      'tf.as_dtype(weight.dtype) not in (tf.float32, tf.float64)',
       'False',
     ),
     ('if model.non_trainable_weights:', 'if False:'),
@@ -201,6 +205,11 @@ MUTANTS = [
       'tf.clip_by_value(indices, 0, layer.input_dim - 1)',
       'indices',
     ),
+  ),
+  *_of(
+    'tvdp_tf/learning/keras_version.py',
+    (f'{_LEARNING}keras3_test.py',),
+    ('version > _LAST_WITH_ONEDNN', 'False'),
   ),
   *_of(
     'tvdp_tf/learning/noise.py',
@@ -236,7 +245,7 @@ MUTANTS = [
     _NOISE,
     ('clip *= 1 - _share_of_grid', 'clip *= 1 + 0 * _share_of_grid'),
     ('release=index', 'release=0'),
-    ('distribution=noise_distribution,', "distribution='gaussian',"),
+    (' distribution=noise_distribution,', " distribution='gaussian',"),
     ('None if drawn is None else drawn[index]', 'drawn[0]'),
     (
       'tf.reshape(drawn, [num_steps, size])',
@@ -390,6 +399,11 @@ MUTANTS = [
     'tvdp_tf/privacy/noise_distance.py',
     _SENSITIVITY,
     ('math.nextafter(delta - share, 0.0)', 'delta'),
+  ),
+  *_of(
+    'tvdp_tf/training/plain_process.py',
+    ('tests/training/plain_process_test.py',),
+    ('self._made_for != _guarantees(plan)', 'False'),
   ),
   *_of(
     'tvdp_tf/training/results.py',

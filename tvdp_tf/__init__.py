@@ -124,13 +124,13 @@ def __getattr__(name: str):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
     module = importlib.import_module(_SOURCES[name])
+    value = getattr(module, _NAMES_THERE.get(name, name))
   except ModuleNotFoundError as error:
     missing = (error.name or '').partition('.')[0]
     if missing == 'tvdp_tf':
       raise
     cure = _CURES.get(missing, _CURE)
     raise ImportError(cure.format(name, missing)) from error
-  value = getattr(module, _NAMES_THERE.get(name, name))
   globals()[name] = value
   return value
 

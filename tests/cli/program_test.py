@@ -20,6 +20,10 @@ def main():
     raise errors.TrainingFailedError('the loss is nan')
   if WHAT.value == 'bug':
     raise ZeroDivisionError('a bug')
+  if WHAT.value in ('tensorflow_federated', 'json_missing'):
+    import importlib, sys
+    sys.modules[WHAT.value] = None
+    importlib.import_module(WHAT.value)
   if WHAT.value == 'broken pipe':
     raise BrokenPipeError('of a worker')
   if WHAT.value == 'log':
@@ -73,6 +77,7 @@ class ProgramTest(parameterized.TestCase):
     ('--what=usage', 2, '--theta must be positive, got -1'),
     ('--what=failure', 1, 'the loss is nan'),
     ('--what=interrupt', 1, 'interrupted'),
+    ('--what=tensorflow_federated', 1, 'TensorFlow Federated is not installed'),
     ('--theta=big', 2, "--theta must be a number, got 'big'"),
     ('--rounds=1.5', 2, "--rounds must be an integer, got '1.5'"),
     ('--calibration=x', 2, '--calibration must be one of printed, tight, '),
@@ -93,6 +98,11 @@ class ProgramTest(parameterized.TestCase):
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(f'error: {line}', result.stderr)
     self.assertEmpty(result.stdout)
+
+  def test_another_module_that_is_missing_is_a_bug(self):
+    result = run('--what=json_missing')
+    self.assertEqual(result.returncode, 1)
+    self.assertIn('ModuleNotFoundError', result.stderr)
 
   @parameterized.parameters(
     ([], ['ours error', 'theirs error', 'tensorflow error', 'ours warning']),

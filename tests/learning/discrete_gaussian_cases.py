@@ -1,17 +1,9 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 from scipy import stats
 
-from tvdp_tf import runtimes
 from tvdp_tf.learning import discrete_gaussian
 
-RUNTIMES: tuple[Callable[[], Any], ...] = (
-  runtimes.local_runtime,
-  lambda: runtimes.compiled_runtime('cpu'),
-)
 SIGMA = discrete_gaussian.GRID_STDDEV
 REAL = discrete_gaussian._SCHEME
 # sigma = 4, cut off at |x| = 8; a quarter of the entries of the table do not

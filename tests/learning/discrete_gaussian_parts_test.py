@@ -134,15 +134,14 @@ class CandidateTest(parameterized.TestCase):
     words = np.arange(2**scheme.gamma_bits)
 
     def count(second):
-      return np.count_nonzero(
-        discrete_gaussian._event(
-          cases.int64(np.full_like(words, gamma)),
-          tf.constant(index, tf.int64),
-          cases.int64(words | -(2**63)),
-          cases.int64(np.full_like(words, second)),
-          scheme,
-        )
+      happens = discrete_gaussian._event(
+        cases.int64(np.full_like(words, gamma)),
+        tf.constant(index, tf.int64),
+        cases.int64(words | -(2**63)),
+        cases.int64(np.full_like(words, second)),
+        scheme,
       )
+      return int(np.count_nonzero(happens))
 
     always = count(2**63 - 1)
     # Where the first word is equal, the second decides: of its 2^63 values

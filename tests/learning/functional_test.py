@@ -1,8 +1,10 @@
+import unittest
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import functional, models
+from tvdp_tf.learning import functional, keras_version, models
 
 
 def convolutional_model():
@@ -91,6 +93,7 @@ class FunctionalModelTest(parameterized.TestCase):
     self.assertLen(model.get_weights(), 4)
     models.MODELS['mlp'].build([8, 8, 1], 10, 1)(features)
 
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'dropout is refused')
   def test_training_is_passed_on(self):
     model = tf.keras.Sequential(
       [
@@ -124,6 +127,24 @@ class FunctionalModelTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, f'got {dtype} in layer'):
         functional.FunctionalModel(build(dtype))
 
+  @parameterized.parameters('complex64', 'int32')
+  def test_rejects_weights_whose_gradients_have_no_norm(self, dtype):
+    class Scaled(tf.keras.layers.Layer):
+      def build(self, shape):
+        self.scale = self.add_weight(
+          name='scale', shape=shape[1:], dtype=dtype, initializer='ones'
+        )
+
+      def call(self, inputs):
+        return inputs * tf.cast(tf.convert_to_tensor(self.scale), tf.float32)
+
+    inputs = tf.keras.Input([3])
+    model = tf.keras.Model(
+      inputs, tf.keras.layers.Dense(2)(Scaled(dtype='float32')(inputs))
+    )
+    with self.assertRaisesRegex(ValueError, f'scale.* in {dtype}'):
+      functional.FunctionalModel(model)
+
   def test_rejects_regularisation(self):
     model = tf.keras.Sequential(
       [
@@ -134,10 +155,11 @@ class FunctionalModelTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'losses of its own'):
       functional.FunctionalModel(model)
 
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'none is out of reach')
   def test_rejects_weights_out_of_reach(self):
     class Hidden(tf.keras.layers.Layer):
       def build(self, shape):
-        self.pair = [self.add_weight('w', shape[1:])]
+        self.pair = [self.add_weight(name='w', shape=shape[1:])]
 
       def call(self, inputs):
         return inputs * self.pair[0]
@@ -164,6 +186,28 @@ class CheckedOpsTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(ValueError, f'got the op {op} '):
       functional.checked_ops('graph', traced.graph.as_graph_def())
+
+  @parameterized.parameters(
+    tf.float16, tf.bfloat16, tf.dtypes.experimental.float8_e4m3fn
+  )
+  def test_rejects_less_than_float32(self, dtype):
+    traced = tf.function(
+      lambda x: tf.cast(tf.cast(x, dtype), tf.float32), autograph=False
+    ).get_concrete_function(tf.TensorSpec([], tf.float32))
+    with self.assertRaisesRegex(ValueError, f'in {dtype.name}'):
+      functional.checked_ops('graph', traced.graph.as_graph_def())
+
+  def test_rejects_what_nobody_knows(self):
+    graph = tf.compat.v1.GraphDef()
+    graph.node.add(op='OfAnUnknownLibrary', name='it')
+    with self.assertRaisesRegex(ValueError, 'got the op OfAnUnknownLibrary'):
+      functional.checked_ops('graph', graph)
+
+  def test_takes_a_function_that_is_called_as_an_op(self):
+    graph = tf.compat.v1.GraphDef()
+    graph.node.add(op='inner', name='it')
+    graph.library.function.add().signature.name = 'inner'
+    self.assertEqual(functional.checked_ops('graph', graph), {'inner'})
 
 
 if __name__ == '__main__':

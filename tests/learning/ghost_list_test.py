@@ -5,16 +5,23 @@ is refused in the end tells nothing about a single line. Here the others are out
 of the way: the list is asked by itself, with all ops of the model on it.
 """
 
+import unittest
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import example_independence, functional, ghost_clipping
+from tvdp_tf.learning import (
+  example_independence,
+  functional,
+  ghost_clipping,
+  keras_version,
+)
 
 LAYERS = tf.keras.layers
 CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+of_keras_2 = unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')
 
 
 def sequential(*layers, shape=(6,)):
@@ -106,6 +113,7 @@ class NamedLikeCrossEntropy(tf.keras.losses.SparseCategoricalCrossentropy):
     return super().call(y_true, y_pred - tf.reduce_mean(y_pred, 0))
 
 
+@of_keras_2
 class GhostListTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('rank', dense_of_rank, 3, 2),
@@ -214,6 +222,7 @@ class GhostListTest(parameterized.TestCase):
       self.assertFalse(ghost_clipping.supports(model, loss), loss)
 
 
+@of_keras_2
 class PreparedTest(parameterized.TestCase):
   def ghost(self, model):
     return ghost_clipping.ghost_clipped_sum(
@@ -252,6 +261,7 @@ class PreparedTest(parameterized.TestCase):
       np.testing.assert_array_equal(one, other)
 
 
+@of_keras_2
 class SelfCheckTest(absltest.TestCase):
   def test_refuses_what_a_list_would_let_through(self):
     # Seven outputs, and as many examples: the labels [7] of all meet the

@@ -11,6 +11,7 @@ from tvdp_tf.learning import (
   example_independence,
   functional,
   ghost_clipping,
+  keras_version,
 )
 
 LAYERS = tf.keras.layers
@@ -450,11 +451,11 @@ def movement(clipped_sum, weights, shape, dtype, clip):
 
 
 # What is not refused.
-GHOST = (
+GHOST: tuple[str, ...] = (
   *('dropout', 'large_weights', 'plain_convolution', 'shared_dropout_mask'),
   'tiny_weights',
 )
-ONE_BY_ONE = (
+ONE_BY_ONE: tuple[str, ...] = (
   *('cancelling_bias', 'convolution_in_three_dimensions'),
   *('convolution_on_five_dimensions', 'coupled_gradient_activation'),
   *('coupled_gradient_before', 'dense_on_sequences', 'double_precision'),
@@ -463,6 +464,12 @@ ONE_BY_ONE = (
   *('nested_model_called_twice', 'normalization_of_each', 'tied_weights'),
   'tiny_scale',
 )
+if keras_version.IS_KERAS_3:
+  # What is drawn at random is refused; and Keras itself takes neither a weight
+  # of another layer nor a convolution of five dimensions.
+  refused = {'dropout', 'shared_dropout_mask', 'tied_weights'}
+  refused.add('convolution_on_five_dimensions')
+  GHOST, ONE_BY_ONE = (), tuple({*GHOST, *ONE_BY_ONE} - refused)
 
 
 class HostileModelsTest(parameterized.TestCase):

@@ -1,8 +1,10 @@
 """Models in files: what cannot be trained says what to do about it."""
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
+import unittest
 
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -35,7 +37,7 @@ if __name__ == '__main__':
 """
 
 
-@tf.keras.saving.register_keras_serializable('model_files_test')
+@tf.keras.utils.register_keras_serializable('model_files_test')
 class Net(tf.keras.Model):
   def __init__(self, **kwargs):
     super().__init__(**kwargs)
@@ -112,6 +114,9 @@ class ModelFilesTest(parameterized.TestCase):
 
 
 class ImportTest(absltest.TestCase):
+  @unittest.skipIf(
+    importlib.util.find_spec('tensorflow_federated') is None, 'it trains'
+  )
   def test_classes_of_ones_own(self):
     folder = pathlib.Path(self.create_tempdir().full_path)
     (folder / 'own_layers.py').write_text(_OWN)

@@ -21,6 +21,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LOCKS = ('requirements.lock', 'requirements-gpu.lock')
 _AUDIT_LOCK = 'requirements-audit.lock'
 _DOCS_LOCK = 'requirements-docs.lock'
+_KERAS3_LOCK = 'requirements-keras3.lock'
 _HASH = re.compile(r'^--hash=sha256:[0-9a-f]{64}$')
 
 # Of modules that are not in this environment, but in that of the docs.
@@ -95,7 +96,7 @@ def _third_party(*roots: str) -> set[str]:
 
 
 class LockTest(parameterized.TestCase):
-  @parameterized.parameters(*_LOCKS, _AUDIT_LOCK, _DOCS_LOCK)
+  @parameterized.parameters(*_LOCKS, _AUDIT_LOCK, _DOCS_LOCK, _KERAS3_LOCK)
   def test_every_pin_has_hashes_and_nothing_else(self, lock):
     lines = _lines(lock)
     self.assertGreater(len(lines), 20)
@@ -152,6 +153,16 @@ class LockTest(parameterized.TestCase):
     self.assertContainsSubset({'numpy', 'typing-extensions'}, both)
     for name in both:
       self.assertEqual(docs[name], ours[name], name)
+
+  def test_keras3_lock_is_of_another_tensorflow_without_tff(self):
+    pins = _pins(_KERAS3_LOCK)
+    self.assertEqual(pins['keras'].partition('.')[0], '3')
+    self.assertNotEqual(
+      pins['tensorflow-cpu'], _pins(_LOCKS[0])['tensorflow-cpu']
+    )
+    self.assertNotIn('tensorflow-federated', pins)
+    for wanted, item in _declared('requirements-keras3.in').items():
+      self.assertIn(pins[wanted], item.specifier, wanted)
 
 
 class MetadataTest(absltest.TestCase):

@@ -179,6 +179,14 @@ def _execute(main: Callable[[], None]) -> NoReturn:
     _exit(2, f'--{error}')
   except errors.TvdpError as error:
     _exit(1, str(error))
+  except ModuleNotFoundError as error:
+    if error.name != 'tensorflow_federated':
+      raise
+    _exit(
+      1,
+      'TensorFlow Federated is not installed: it is in requirements.lock, for'
+      ' Python 3.11; what works without it is in docs/KERAS3.md',
+    )
   sys.exit(0)
 
 

@@ -3,7 +3,7 @@
 The server looks at every upload as it arrives, in the step that TFF calls
 `accumulate`, so that one broken client does not spoil the round of all. An
 upload that is not finite, or longer than any honest one, or of no weight is
-left out of the sum and of the weights.
+left out of the sum and of the weights (`usable_sums`).
 
 For clients that add their own noise this is post-processing of what they have
 released: it costs no privacy, their releases stay on record, and the means
@@ -21,7 +21,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import bounded_value
+from tvdp_tf.federated import usable_sums
 
 # In the state of a weighted mean, by which `check_nesting` knows it.
 WEIGHTS = 'weights'
@@ -31,33 +31,6 @@ def _zero_of(value_type: tff.Type) -> Any:
   return tf.nest.map_structure(
     lambda spec: tf.zeros(spec.shape, spec.dtype),
     tff.types.type_to_tf_tensor_specs(value_type),
-  )
-
-
-def _accumulated(
-  sums: Any, value: Any, weight: tf.Tensor, max_l2_norm: float | None
-) -> collections.OrderedDict:
-  """The sums with one more upload, if it can be used."""
-  flat = tf.nest.flatten(value)
-  weight = tf.cast(weight, tf.float64)
-  norm = bounded_value.l2_norm(flat)
-  # A NaN is not less than anything.
-  usable = tf.logical_and(
-    norm < float('inf') if max_l2_norm is None else norm <= max_l2_norm,
-    tf.logical_and(weight > 0, weight < float('inf')),
-  )
-  weight = tf.where(usable, weight, 0.0)
-  kept = bounded_value.zero_unless(usable, flat)
-  total = [
-    addend + part * tf.cast(weight, part.dtype)
-    for addend, part in zip(tf.nest.flatten(sums['total']), kept, strict=True)
-  ]
-  used = tf.cast(usable, tf.int32)
-  return collections.OrderedDict(
-    total=tf.nest.pack_sequence_as(sums['total'], total),
-    weight=sums['weight'] + weight,
-    used_clients=sums['used_clients'] + used,
-    excluded_clients=sums['excluded_clients'] + 1 - used,
   )
 
 
@@ -73,19 +46,14 @@ def _create(
 
   @tff.tensorflow.computation
   def zero():
-    return collections.OrderedDict(
-      total=_zero_of(value_type),
-      weight=tf.constant(0.0, tf.float64),
-      used_clients=tf.constant(0, tf.int32),
-      excluded_clients=tf.constant(0, tf.int32),
-    )
+    return usable_sums.of_nobody(_zero_of(value_type))
 
   sums_type = zero.type_signature.result
 
   @tff.tensorflow.computation(sums_type, tff.to_type((value_type, weight_type)))
   def accumulate(sums, upload):
     value, weight = upload
-    return _accumulated(sums, value, weight, max_l2_norm)
+    return usable_sums.accumulated(sums, value, weight, max_l2_norm)
 
   @tff.tensorflow.computation(sums_type, sums_type)
   def merge(one, other):
@@ -95,11 +63,7 @@ def _create(
   def report(sums):
     if not divides:
       return sums
-    mean = tf.nest.map_structure(
-      lambda total: total / tf.cast(sums['weight'], total.dtype),
-      sums['total'],
-    )
-    return collections.OrderedDict(sums, total=mean)
+    return collections.OrderedDict(sums, total=usable_sums.mean(sums))
 
   @tff.federated_computation()
   def initialize():
@@ -241,22 +205,3 @@ def check_floats(value_type: tff.Type) -> None:
   ):
     if not leaf.shape.is_fully_defined():
       raise ValueError(f'values must have static shapes, got {leaf}')
-
-
-def excluded_clients(measurements: Any) -> int | None:
-  """How many clients a round has left out, wherever its metrics say so.
-
-  Args:
-    measurements: `LearningProcessOutput.metrics`, or a part of it.
-
-  Returns:
-    The number; None if no aggregator counts it.
-  """
-  if not isinstance(measurements, collections.abc.Mapping):
-    return None
-  counts = [
-    int(value) if name == 'excluded_clients' else excluded_clients(value)
-    for name, value in measurements.items()
-  ]
-  found = [count for count in counts if count is not None]
-  return sum(found) if found else None

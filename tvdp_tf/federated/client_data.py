@@ -9,17 +9,19 @@ noise, which depends on how many examples it has and how often it takes part.
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tvdp_tf.learning import noise
 
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
 
 def element_spec(
-  model: tff.learning.models.FunctionalModel,
+  model: 'tff.learning.models.FunctionalModel',
 ) -> collections.OrderedDict:
   """Tensor specs of a client's single element, for a functional model."""
   features_spec, labels_spec = model.input_spec
@@ -65,8 +67,10 @@ def client_sequence(
   return [element(features, labels, noise_key, np.float64(noise_scale))]
 
 
-def request_type() -> tff.StructWithPythonType:
+def request_type() -> 'tff.StructWithPythonType':
   """The TFF type of what a client brings whose examples are read from files."""
+  import tensorflow_federated as tff  # noqa: PLC0415
+
   return tff.to_type(
     collections.OrderedDict(
       client=tff.TensorType(np.int64),

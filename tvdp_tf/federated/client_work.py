@@ -24,16 +24,8 @@ from tvdp_tf.learning import (
   clipping,
   example_independence,
   local_training,
-  noise,
   private_training,
 )
-from tvdp_tf.privacy import noise_distance
-
-# Of `noise.perturb`, for the noise of a mechanism.
-NOISE_DISTRIBUTIONS = {
-  noise_distance.CONTINUOUS: noise.GAUSSIAN,
-  noise_distance.DISCRETE: noise.DISCRETE_GAUSSIAN,
-}
 
 # (weights, batch) -> the local model.
 _Trainer = Callable[[list[tf.Tensor], Any], list[tf.Tensor]]
@@ -324,7 +316,15 @@ def build_private(
   """
   clipping.require_full_precision()
   weights_type, data_type = _types(model)
-  summed = clipped_sum(model, example_l2_norm_clip)
+  train_batch = private_training.batch_trainer(
+    clipped_sum(model, example_l2_norm_clip),
+    local_steps=local_steps,
+    learning_rate=learning_rate,
+    l2_regularization=l2_regularization,
+    example_l2_norm_clip=example_l2_norm_clip,
+    noise_distribution=noise_distribution,
+    adjacency=adjacency,
+  )
 
   @tff.tensorflow.computation
   def first_round():
@@ -335,19 +335,8 @@ def build_private(
   @tff.tensorflow.computation(weights_type, data_type, np.float64)
   def train(weights, dataset, noise_multiplier):
     batch = dataset.get_single_element()
-    trained = private_training.private_local_steps(
-      summed,
-      tf.nest.flatten(weights.trainable),
-      batch['x'],
-      batch['y'],
-      num_steps=local_steps,
-      learning_rate=learning_rate,
-      example_l2_norm_clip=example_l2_norm_clip,
-      noise_stddev=noise_multiplier * batch['noise_scale'],
-      noise_key=batch['noise_key'],
-      l2_regularization=l2_regularization,
-      noise_distribution=noise_distribution,
-      adjacency=adjacency,
+    trained = train_batch(
+      tf.nest.flatten(weights.trainable), batch, noise_multiplier
     )
     return tff.learning.templates.ClientResult(
       update=tuple(trained), update_weight=_num_examples(batch)

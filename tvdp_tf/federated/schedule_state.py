@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tvdp_tf import privacy
 
 State = Mapping[str, Any]
+# A tff.learning.templates.LearningAlgorithmState, or a tuple of its fields.
+ProcessState = Any
 
 
 def initial(schedule: privacy.NoiseSchedule) -> State:
@@ -122,7 +123,7 @@ def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
   return collections.OrderedDict(state, variances=variances, **common)
 
 
-def of(state: tff.learning.templates.LearningAlgorithmState) -> State | None:
+def of(state: ProcessState) -> State | None:
   """The schedule's state within that of a process of ours; None without noise.
 
   Args:
@@ -141,9 +142,7 @@ def of(state: tff.learning.templates.LearningAlgorithmState) -> State | None:
   return numerator_state if isinstance(numerator_state, Mapping) else None
 
 
-def put(
-  state: tff.learning.templates.LearningAlgorithmState, schedule_state: State
-) -> tff.learning.templates.LearningAlgorithmState:
+def put(state: ProcessState, schedule_state: State) -> ProcessState:
   """The process's state with another schedule's state in the place of `of`."""
   if isinstance(state.client_work, Mapping):
     return state._replace(client_work=schedule_state)

@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2  # No public name.
 from tensorflow.python.framework import op_def_registry  # No public name.
+
+from tvdp_tf.learning import keras_version
 
 
 @contextlib.contextmanager
@@ -21,6 +24,11 @@ def weights_replaced(
   model: tf.keras.Model, tensors: Sequence[tf.Tensor]
 ) -> Iterator[None]:
   """Puts tensors in the place of the trainable variables of all layers."""
+  if keras_version.IS_KERAS_3:
+    pairs = zip(model.trainable_weights, tensors, strict=True)
+    with tf.keras.StatelessScope(list(pairs)):
+      yield
+    return
   by_variable = {
     variable.ref(): tensor
     for variable, tensor in zip(model.trainable_weights, tensors, strict=True)
@@ -48,7 +56,7 @@ def _any_index(model: tf.keras.Model) -> Iterator[None]:
   """
   layers = [
     module
-    for module in model.submodules
+    for module in keras_version.all_layers(model)
     if type(module) is tf.keras.layers.Embedding
   ]
   for layer in layers:
@@ -92,8 +100,14 @@ _OTHER_OPS = frozenset(
 )
 _FULL_TYPES = ('float32', 'float64', None)
 _HALF_TYPES = frozenset(
-  dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16)
+  number
+  for name, number in types_pb2.DataType.items()
+  if name.startswith(('DT_HALF', 'DT_BFLOAT', 'DT_FLOAT8', 'DT_FLOAT4'))
 )
+
+
+def _names(types: set[int]) -> str:
+  return ', '.join(sorted(tf.as_dtype(number).name for number in types))
 
 
 def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
@@ -105,17 +119,20 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
 
   Raises:
     ValueError: If an op has a state that one example could leave to another,
-      computes in float16 or bfloat16, or can fail on the values of an example.
+      computes in less than float32, or can fail on the values of an example.
   """
+  functions = graph_def.library.function
   nodes = [
     *graph_def.node,
-    *(node for f in graph_def.library.function for node in f.node_def),
+    *(node for f in functions for node in f.node_def),
   ]
+  # A function may be called as if it were an op.
+  called = _RANDOM_OPS | _CALLING_OPS | {f.signature.name for f in functions}
   for node in nodes:
     found = node.op in _OTHER_OPS
-    if node.op not in _RANDOM_OPS | _CALLING_OPS:
+    if node.op not in called:
       definition = op_def_registry.get(node.op)
-      found |= definition is not None and definition.is_stateful
+      found |= definition is None or definition.is_stateful
     if found:
       raise ValueError(
         f'{name} must be a function of its weights and of one example alone,'
@@ -127,9 +144,32 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
       if types & _HALF_TYPES:
         raise ValueError(
           f'{name} must compute in float32 or float64, got the op {node.op}'
-          f' ({node.name}) in float16 or bfloat16: no clip is proven for them'
+          f' ({node.name}) in {_names(types & _HALF_TYPES)}: no clip is proven'
+          ' for it'
         )
   return frozenset(node.op for node in nodes)
+
+
+def _check_types(model: tf.keras.Model) -> None:
+  """Refuses layers and weights in other types than float32 and float64."""
+  for layer in keras_version.all_layers(model):
+    policy = getattr(layer, 'dtype_policy', None)
+    if policy is not None and policy.compute_dtype not in _FULL_TYPES:
+      raise ValueError(
+        'model must compute in float32 or float64, for which clipping is '
+        f'proven, got {policy.name} in layer {layer.name}'
+      )
+    if policy is not None and getattr(policy, 'quantization_mode', None):
+      raise ValueError(
+        f'model must not be quantized, got {policy.name} in {layer.name}'
+      )
+  for weight in model.trainable_weights:
+    # Norms are of real numbers; of others, casts would drop a part.
+    if tf.as_dtype(weight.dtype) not in (tf.float32, tf.float64):
+      raise ValueError(
+        'model must have weights in float32 or float64, for which clipping is'
+        f' proven, got {weight.name} in {tf.as_dtype(weight.dtype).name}'
+      )
 
 
 class FunctionalModel:
@@ -156,6 +196,7 @@ class FunctionalModel:
         weights that are out of reach, or ops that `checked_ops` refuses; or if
         it cannot be traced.
     """
+    keras_version.require_sound_arithmetic()
     if model.non_trainable_weights:
       names = ', '.join(w.name for w in model.non_trainable_weights[:3])
       raise ValueError(
@@ -163,13 +204,7 @@ class FunctionalModel:
         'statistics that no noise hides; frozen layers belong into the data, '
         f'as features), got {names}'
       )
-    for layer in model.submodules:
-      policy = getattr(layer, 'dtype_policy', None)
-      if policy is not None and policy.compute_dtype not in _FULL_TYPES:
-        raise ValueError(
-          'model must compute in float32 or float64, for which clipping is '
-          f'proven, got {policy.name} in layer {layer.name}'
-        )
+    _check_types(model)
     if not model.trainable_weights:
       raise ValueError('model must have trainable weights, got none')
     if model.losses:
@@ -212,6 +247,12 @@ class FunctionalModel:
     self._calls = {training: trace(training) for training in (False, True)}
     if self._calls[True].graph.captures:
       held = [w.name for w in model.trainable_weights]
+      if keras_version.IS_KERAS_3:
+        raise ValueError(
+          'model must use no state but its weights: under Keras 3 whatever'
+          ' draws random numbers (dropout, noise) keeps the state of its'
+          ' generator, and is refused'
+        )
       raise ValueError(
         'model must keep each weight in an attribute of its layer, and use no '
         f'other state; one of these is not: {", ".join(held)}'

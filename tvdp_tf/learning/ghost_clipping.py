@@ -10,7 +10,7 @@ gradients, one an example, are held for a microbatch.
 
 Several times faster than `clipping.vectorized_clipped_sum`, for models that are
 made of the layers, ops and losses listed here. All else is worked on one
-example at a time.
+example at a time. The list is of Keras 2: under Keras 3 nothing is on it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.learning import clipping, functional, models
+from tvdp_tf.learning import clipping, functional, keras_version, models
 from tvdp_tf.privacy import sensitivity
 
 _layers = tf.keras.layers
@@ -135,10 +135,11 @@ def _weighted_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
 
 
 def _is_known_model(model: tf.keras.Model) -> bool:
-  """Whether Keras itself runs the model, layer by layer."""
+  """Whether Keras 2 itself runs the model, layer by layer."""
   kind = type(model)
   return (
-    kind.__module__.startswith('keras.src.engine.')
+    not keras_version.IS_KERAS_3
+    and kind.__module__.startswith('keras.src.engine.')
     and kind.__name__ in ('Functional', 'Sequential')
     and model._is_graph_network  # A Sequential may not be built yet.
     and len(model.output_shape) == 2

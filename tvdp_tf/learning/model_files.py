@@ -36,17 +36,22 @@ def load(path: pathlib.Path) -> tf.keras.Model:
       'model must have been called or built before it was saved, for it to '
       f'have weights: model.build((None, 8, 8, 1)), say; got {str(path)!r}'
     )
-  _check_one('input', model.get_build_config()['input_shape'])
+  _check_one('input', _input_shape(model))
   try:
     symbolic = model.input_shape[0] is None and bool(model.output_shape)
   except AttributeError:  # Of a class of one's own: Keras has no graph of it.
     symbolic = False
   if not symbolic:
-    shape = model.get_build_config()['input_shape']
-    inputs = tf.keras.Input(tuple(shape)[1:])
+    inputs = tf.keras.Input(tuple(_input_shape(model))[1:])
     model = tf.keras.Model(inputs, model(inputs))
   _check_one('output', model.output_shape)
   return model
+
+
+def _input_shape(model: tf.keras.Model) -> Any:
+  """What a model was built for; Keras 3 does not say it of a graph."""
+  shape = model.get_build_config().get('input_shape')
+  return model.input_shape if shape is None else shape
 
 
 def _check_one(what: str, shapes: Any) -> None:

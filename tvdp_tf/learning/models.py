@@ -53,7 +53,7 @@ def build_mlp(
 
   return tf.keras.Sequential(
     [
-      tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.Input(tuple(input_shape)),
       tf.keras.layers.Flatten(),
       tf.keras.layers.Dense(
         32, name='hidden', kernel_initializer=initializer(0)
@@ -78,7 +78,7 @@ def build_svm(
   del seed  # The problem is convex: it starts from zero.
   return tf.keras.Sequential(
     [
-      tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.Input(tuple(input_shape)),
       tf.keras.layers.Flatten(),
       tf.keras.layers.Dense(1, name='score', kernel_initializer='zeros'),
     ],
@@ -97,7 +97,7 @@ def build_linear(
   del seed  # The problem is convex.
   return tf.keras.Sequential(
     [
-      tf.keras.layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.Input(tuple(input_shape)),
       tf.keras.layers.Flatten(),
       tf.keras.layers.Dense(
         num_classes, use_bias=False, name='logits', kernel_initializer='zeros'
@@ -137,7 +137,7 @@ def build_cnn(
 
   return tf.keras.Sequential(
     [
-      layers.InputLayer(input_shape=tuple(input_shape)),
+      tf.keras.Input(tuple(input_shape)),
       convolution(6, 0),
       layers.MaxPool2D(),
       convolution(16, 1),

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tvdp_tf import _validate
 from tvdp_tf.learning import discrete_gaussian
+from tvdp_tf.privacy import noise_distance
 
 NOISE_KEY_SPEC = tf.TensorSpec([2], tf.int64)
 
@@ -211,6 +212,11 @@ LAPLACE = 'laplace'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 CONTINUOUS = {GAUSSIAN: standard_normal, LAPLACE: standard_laplace}
 DISTRIBUTIONS = (*CONTINUOUS, DISCRETE_GAUSSIAN)
+# Of a mechanism whose noise is Gaussian.
+GAUSSIANS = {
+  noise_distance.CONTINUOUS: GAUSSIAN,
+  noise_distance.DISCRETE: DISCRETE_GAUSSIAN,
+}
 
 # What is added to discrete noise is below it, lest a sum overflow.
 _MOST_STEPS = 2.0**61

@@ -72,7 +72,9 @@ class OwnModel:
       )
     self._initial = original.get_weights()
     self.input_shape = tuple(known.input_shape[1:])
-    self.input_dtype = np.dtype(known.inputs[0].dtype.as_numpy_dtype)
+    self.input_dtype = np.dtype(
+      tf.as_dtype(known.inputs[0].dtype).as_numpy_dtype
+    )
     if len(known.output_shape) != 2 or not known.output_shape[1]:
       raise ValueError(
         'model must have outputs of the shape (None, classes), got '
@@ -164,10 +166,11 @@ def _with_input(
 def _check_scores(model: tf.keras.Model) -> None:
   """Refuses outputs that are probabilities, as of made-up examples."""
   spec = model.inputs[0]
-  if not spec.dtype.is_floating or None in spec.shape[1:]:
+  dtype = tf.as_dtype(spec.dtype)
+  if not dtype.is_floating or None in spec.shape[1:]:
     return
   examples = np.random.default_rng(0).normal(0, 10, [16, *spec.shape[1:]])
-  outputs = np.asarray(model(tf.constant(examples, spec.dtype)), np.float64)
+  outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
   sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(16)
   within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
   if within and np.allclose(sums, 1, atol=1e-3):

@@ -7,6 +7,8 @@ example moves that mean by at most 2 C_g / n, so the sensitivity is proven where
 the paper's is not.
 """
 
+from collections.abc import Callable, Mapping
+
 import tensorflow as tf
 
 from tvdp_tf import _validate
@@ -137,3 +139,50 @@ def private_local_steps(
     # Its sampler is a graph of a thousand ops.
     return local_training.repeat(step, weights, num_steps, most_unrolled=1)
   return local_training.repeat(step, weights, num_steps)
+
+
+def batch_trainer(
+  clipped_sum: clipping.ClippedSum,
+  *,
+  local_steps: int,
+  learning_rate: float,
+  l2_regularization: float,
+  example_l2_norm_clip: float,
+  noise_distribution: str,
+  adjacency: str,
+) -> Callable[
+  [local_training.Weights, Mapping[str, tf.Tensor], tf.Tensor], list[tf.Tensor]
+]:
+  """What a client does in a round, by `private_local_steps`.
+
+  Args:
+    clipped_sum: As of `private_local_steps`, as the others.
+    local_steps: tau.
+    learning_rate: eta.
+    l2_regularization: lambda.
+    example_l2_norm_clip: C_g.
+    noise_distribution: As of `noise.perturb`.
+    adjacency: As of `clipping.mean_gradient`.
+
+  Returns:
+    A function (global weights, all of the client's data as a
+    `federated.client_data.element`, noise multiplier) -> the local model.
+  """
+
+  def train(weights, batch, noise_multiplier):
+    return private_local_steps(
+      clipped_sum,
+      weights,
+      batch['x'],
+      batch['y'],
+      num_steps=local_steps,
+      learning_rate=learning_rate,
+      example_l2_norm_clip=example_l2_norm_clip,
+      noise_stddev=noise_multiplier * batch['noise_scale'],
+      noise_key=batch['noise_key'],
+      l2_regularization=l2_regularization,
+      noise_distribution=noise_distribution,
+      adjacency=adjacency,
+    )
+
+  return train

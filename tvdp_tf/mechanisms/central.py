@@ -61,12 +61,13 @@ class CentralMechanism(contract.GraphMechanism):
       learning_process,
       sum_query,
     )
+    from tvdp_tf.learning import noise  # noqa: PLC0415
 
     query = sum_query.GeometricGaussianSumQuery(
       self.l2_norm_clip,
       self.schedule,
       self.seed,
-      noise_distribution=client_work.NOISE_DISTRIBUTIONS[self.noise],
+      noise_distribution=noise.GAUSSIANS[self.noise],
     )
     # Integers are within their bound by construction.
     longest = (

@@ -78,18 +78,38 @@ class GradientMechanism(contract.GraphMechanism):
       client_work,
       learning_process,
     )
+    from tvdp_tf.learning import noise  # noqa: PLC0415
 
     return learning_process.Parts(
       client_work.build_private(
         build.model,
         schedule=self.schedule,
         example_l2_norm_clip=self.example_l2_norm_clip,
-        noise_distribution=client_work.NOISE_DISTRIBUTIONS[self.noise],
+        noise_distribution=noise.GAUSSIANS[self.noise],
         adjacency=self.adjacency,
         **build.local_steps,
       ),
       build.unchecked_mean
       or checked_mean.CheckedMeanFactory(build.max_upload_l2_norm),
+    )
+
+  def plain_work(self, build: Any) -> Any:
+    from tvdp_tf.learning import (  # noqa: PLC0415
+      clipping,
+      example_independence,
+      noise,
+      private_training,
+    )
+
+    clipping.require_full_precision()
+    return private_training.batch_trainer(
+      example_independence.clipped_sum(
+        build.model, build.loss, self.example_l2_norm_clip
+      ),
+      example_l2_norm_clip=self.example_l2_norm_clip,
+      noise_distribution=noise.GAUSSIANS[self.noise],
+      adjacency=self.adjacency,
+      **build.local_steps,
     )
 
 

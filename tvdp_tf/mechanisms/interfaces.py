@@ -74,6 +74,18 @@ class GraphMechanism:
     """
     raise NotImplementedError
 
+  def plain_work(self, build: Any) -> Any:
+    """What a client does in a round, where there is no TFF.
+
+    Args:
+      build: A `training.plain_process.PlainBuild`.
+
+    Returns:
+      A function (weights, `client_data.element`, the state's noise) -> the
+      local model: noise is on all that it shows of the examples.
+    """
+    raise NotImplementedError
+
   def client_stddev(self, round_number: int, examples: int) -> float:
     """Standard deviation of each value of the noise that a client adds.
 

@@ -1,39 +1,77 @@
-"""Rounds of a plan on a learning process: who, with which noise, how many."""
+"""Rounds of a plan on a learning process: who, with which noise, how many.
+
+TFF is in `build_process` and `on_runtime` alone: `Rounds` takes any `Process`.
+"""
 
 import concurrent.futures
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import tensorflow_federated as tff
 
-from tvdp_tf import federated, mechanisms, privacy
-from tvdp_tf.federated import (
-  client_data,
-  schedule_state,
-  secure_sums,
-)
+from tvdp_tf import mechanisms, privacy
+from tvdp_tf.federated import client_data, schedule_state, usable_sums
 from tvdp_tf.learning import noise
-from tvdp_tf.runtimes.worker import client_blocks, client_files
-from tvdp_tf.training import federation, plateau
+from tvdp_tf.training import federation, plain_process, plateau
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+  from tvdp_tf.runtimes.worker import client_files
 
 # Cohorts that are drawn at a time: among the rounds, whose data empty the
 # caches, one draw takes as long as ten in a row.
 _COHORTS_AHEAD = 16
 
-# A tff.learning.templates.LearningAlgorithmState, which has no static type.
+# A tff.learning.templates.LearningAlgorithmState, which has no static type, or
+# another tuple of its fields, with `_replace`.
 State = Any
+
+
+class Output(Protocol):
+  """What a round leaves."""
+
+  @property
+  def state(self) -> State:
+    """For the next round."""
+
+  @property
+  def metrics(self) -> Any:
+    """`excluded_clients` is somewhere in it, if uploads are checked."""
+
+
+class Process(Protocol):
+  """What the rounds ask of a learning process: all that they know of TFF.
+
+  `global_model_weights.trainable` of its state holds the model's weights, and
+  `schedule_state.of` and `put` find the noise of the next round.
+  """
+
+  def initialize(self) -> State:
+    """The state before round 1."""
+
+  def next(self, state: State, data: Any) -> Output:
+    """Runs a round.
+
+    Args:
+      state: Of `initialize` or of the round before.
+      data: A `client_data.client_sequence` for each client; or, of what reads
+        files, a `client_data.client_block`.
+    """
 
 
 def build_process(
   plan: mechanisms.Mechanism, fed: federation.Federation
-) -> tff.learning.templates.LearningProcess:
+) -> 'tff.learning.templates.LearningProcess':
   """The learning process of a mechanism, from the federation's initial model.
 
   Raises:
     ValueError: If the mechanism cannot hide what the model does
       (`example_independence`).
   """
+  from tvdp_tf import federated  # noqa: PLC0415
+  from tvdp_tf.federated import secure_sums  # noqa: PLC0415
+
   settings = plan.settings
   process = federated.build_learning_process(
     federated.functional_model(fed.spec, fed.initial_model()),
@@ -92,8 +130,8 @@ class Rounds:
     self,
     plan: mechanisms.Mechanism,
     fed: federation.Federation,
-    process: tff.learning.templates.LearningProcess,
-    files: client_files.ClientFiles | None = None,
+    process: Process,
+    files: 'client_files.ClientFiles | None' = None,
   ):
     """Starts before round 1.
 
@@ -104,7 +142,12 @@ class Rounds:
       files: The users' data, if the process reads them by itself; None if they
         are its argument, as the compiled runtime would have them: it keeps
         them on its device.
+
+    Raises:
+      ValueError: If a process without TFF was built for another plan.
     """
+    if isinstance(process, plain_process.PlainProcess):
+      process.check_plan(plan)
     self.plan = plan
     self.fed = fed
     self.process = process
@@ -161,7 +204,7 @@ class Rounds:
     self.completed = releases.number
     data = self._client_data(releases, noise_keys)
     output = self.process.next(state, data)
-    self.excluded = federated.excluded_clients(output.metrics) or 0
+    self.excluded = usable_sums.excluded_clients(output.metrics) or 0
     self.plan.observe(output.state)
     return output.state
 
@@ -238,7 +281,7 @@ class Rounds:
 def on_runtime(
   plan: mechanisms.Mechanism,
   fed: federation.Federation,
-  process: tff.learning.templates.LearningProcess | None = None,
+  process: 'tff.learning.templates.LearningProcess | None' = None,
 ) -> Rounds:
   """The rounds of a plan, as suits the runtime of its settings.
 
@@ -256,6 +299,11 @@ def on_runtime(
   process = process or build_process(plan, fed)
   if plan.settings.runtime != 'tff':
     return Rounds(plan, fed, process)
+  from tvdp_tf.runtimes.worker import (  # noqa: PLC0415
+    client_blocks,
+    client_files,
+  )
+
   files = client_files.ClientFiles(
     map(fed.user_data, range(plan.settings.users))
   )

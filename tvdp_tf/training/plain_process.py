@@ -1,0 +1,207 @@
+"""A learning process without TFF: a loop over the clients, in TensorFlow.
+
+It is a `rounds.Process`, for TensorFlow of any version with Keras 2 or 3, for
+the mechanisms that say what a client does in plain TensorFlow
+(`GraphMechanism.plain_work`). Clients train one after the other, and the server
+takes the mean of what can be used: the ops of TFF's process, in its order.
+"""
+
+import collections
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tvdp_tf import mechanisms
+from tvdp_tf.federated import client_data, schedule_state, usable_sums
+from tvdp_tf.learning import functional, noise
+from tvdp_tf.training import federation
+
+
+class ModelWeights(NamedTuple):
+  """As `tff.learning.models.ModelWeights`."""
+
+  trainable: tuple[np.ndarray, ...]
+  non_trainable: tuple[np.ndarray, ...] = ()
+
+
+class State(NamedTuple):
+  """As `tff.learning.templates.LearningAlgorithmState`."""
+
+  global_model_weights: ModelWeights
+  distributor: tuple[()]
+  client_work: schedule_state.State
+  aggregator: Mapping[str, Any]
+  finalizer: tuple[()]
+
+
+class Output(NamedTuple):
+  """What a round leaves: a `rounds.Output`."""
+
+  state: State
+  metrics: Mapping[str, Any]
+
+
+class PlainBuild(NamedTuple):
+  """What a mechanism makes a client's work from.
+
+  Attributes:
+    model: The model.
+    loss: Keras loss of (labels [n], outputs [n, ...]), averaged over n.
+    local_steps: `local_steps`, `learning_rate` and `l2_regularization`.
+  """
+
+  model: functional.FunctionalModel
+  loss: tf.keras.losses.Loss
+  local_steps: dict[str, Any]
+
+
+def _arrays(structure: Any) -> Any:
+  return tf.nest.map_structure(lambda tensor: tensor.numpy(), structure)
+
+
+def _guarantees(plan: mechanisms.Mechanism) -> Hashable:
+  """All that a guarantee rests on in a process, but for its state."""
+  return plan.graph_key(), plan.settings.local_steps
+
+
+class PlainProcess:
+  """See above; of `build_process`."""
+
+  def __init__(
+    self,
+    plan: mechanisms.Mechanism,
+    model: functional.FunctionalModel,
+    work: Callable[..., Sequence[tf.Tensor]],
+  ):
+    """Creates the process.
+
+    Args:
+      plan: What it is for; its schedule is in the state.
+      model: The model, at its initial weights.
+      work: Of `GraphMechanism.plain_work`.
+
+    Raises:
+      ValueError: If the plan has no schedule.
+    """
+    if plan.schedule is None:
+      raise ValueError(
+        f'mechanism must have a schedule of its noise, got {plan.name}'
+      )
+    self._made_for = _guarantees(plan)
+    self._schedule = plan.schedule
+    self._initial = tuple(model.initial_weights)
+    weights_spec = [tf.TensorSpec(w.shape, w.dtype) for w in self._initial]
+    spec = client_data.element(
+      model.features_spec,
+      tf.TensorSpec([None], tf.int32),
+      noise.NOISE_KEY_SPEC,
+      tf.TensorSpec([], tf.float64),
+    )
+
+    @tf.function(
+      autograph=False,
+      input_signature=[weights_spec, spec, tf.TensorSpec([], tf.float64)],
+    )
+    def upload(weights, batch, multiplier):
+      count = tf.cast(tf.shape(batch['y'])[0], tf.float32)
+      return tuple(work(weights, batch, multiplier)), count
+
+    @tf.function(autograph=False)
+    def add(sums, update, count):
+      return usable_sums.accumulated(sums, update, count, None)
+
+    self._upload, self._add = upload, add
+
+  def check_plan(self, plan: mechanisms.Mechanism) -> None:
+    """Checks that what a plan says of a round is what this process does.
+
+    Raises:
+      ValueError: If the plan has another clip, noise, neighbourhood or number
+        of local steps.
+    """
+    if self._made_for != _guarantees(plan):
+      raise ValueError(
+        'process must be built for the plan, got one for another mechanism,'
+        ' clip, noise, neighbourhood or number of local steps'
+      )
+
+  def initialize(self) -> State:
+    """The state before round 1."""
+    return State(
+      ModelWeights(self._initial),
+      (),
+      _arrays(schedule_state.initial(self._schedule)),
+      {},
+      (),
+    )
+
+  def next(
+    self, state: State, data: Sequence[Sequence[Mapping[str, Any]]]
+  ) -> Output:
+    """Runs a round.
+
+    Args:
+      state: Of `initialize` or of the round before.
+      data: A `client_data.client_sequence` for each client.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If the schedule has no further round.
+    """
+    # The host may have put numbers of its own there.
+    schedule = collections.OrderedDict(
+      (name, tf.constant(state.client_work[name], like.dtype))
+      for name, like in schedule_state.initial(self._schedule).items()
+    )
+    multiplier = schedule_state.round_stddev(schedule)
+    weights = [tf.constant(w) for w in state.global_model_weights.trainable]
+    sums = usable_sums.of_nobody(tuple(tf.zeros_like(w) for w in weights))
+    for (element,) in data:
+      batch = tf.nest.map_structure(tf.constant, element)
+      sums = self._add(sums, *self._upload(weights, batch, multiplier))
+    new = state._replace(
+      global_model_weights=ModelWeights(_arrays(usable_sums.mean(sums))),
+      client_work=_arrays(schedule_state.next_round(schedule)),
+    )
+    used, excluded = sums['used_clients'], sums['excluded_clients']
+    return Output(
+      new,
+      {
+        'aggregator': {
+          'used_clients': used.numpy(),
+          'excluded_clients': excluded.numpy(),
+        }
+      },
+    )
+
+
+def build_process(
+  plan: mechanisms.Mechanism, fed: federation.Federation
+) -> PlainProcess:
+  """Like `rounds.build_process`, without TFF.
+
+  Raises:
+    ValueError: If the mechanism or the server's optimizer needs TFF, or the
+      mechanism cannot hide what the model does (`example_independence`).
+  """
+  settings = plan.settings
+  if not settings.server_optimizer.is_plain:
+    raise ValueError(
+      'server_momentum, server_average and server_final_step must be left as '
+      'they are without TFF'
+    )
+  model = functional.FunctionalModel(fed.initial_model())
+  steps = {
+    'local_steps': settings.local_steps,
+    'learning_rate': settings.learning_rate,
+    'l2_regularization': fed.spec.l2_regularization,
+  }
+  try:
+    work = plan.mechanism.plain_work(PlainBuild(model, fed.spec.loss, steps))
+  except NotImplementedError as error:
+    raise ValueError(
+      f'mechanism {plan.name} needs TFF: its noise is in an aggregation of its'
+      ' own'
+    ) from error
+  return PlainProcess(plan, model, work)
