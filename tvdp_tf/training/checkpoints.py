@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tvdp_tf import _arrays
 from tvdp_tf.output import disk_errors
 from tvdp_tf.training import saved_model_checkpoints, tensor_files
 
@@ -45,7 +46,7 @@ class _Saved(NamedTuple):
     digest: Of the run's configuration, uint8 [32].
     completed: The number of rounds completed.
     state: The tensors of the learning process's state.
-    host: What else was saved: `tensor_files.encoded`, uint8 [bytes]; once read,
+    host: What else was saved: `_arrays.encoded`, uint8 [bytes]; once read,
       arrays by name.
   """
 
@@ -98,7 +99,7 @@ class Checkpoints:
         np.asarray(leaf, like.dtype)
         for leaf, like in zip(leaves, self._like, strict=True)
       ],
-      np.frombuffer(tensor_files.encoded(host), np.uint8),
+      np.frombuffer(_arrays.encoded(host), np.uint8),
     )
     with disk_errors.one_line(self._folder):
       await self._manager.save(values, completed)
@@ -147,7 +148,8 @@ class Checkpoints:
     else:
       structure = _Saved(0, 0, [0] * len(self._like), 0)
       saved = await self._manager.load(version, structure)
-      saved = saved._replace(host=tensor_files.decoded(saved.host.tobytes()))
+      host, _ = _arrays.decoded(saved.host.tobytes())
+      saved = saved._replace(host=host)
     if not np.array_equal(saved.digest, self._digest):
       raise ValueError('it is of another run or configuration')
     if saved.completed != version:

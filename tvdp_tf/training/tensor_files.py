@@ -1,29 +1,22 @@
 """Program states as files of tensors, for `tff.program`'s programs.
 
-A file is the SHA-256 of all that follows, 32 bytes; the number of bytes of the
-table of contents, 8 bytes, lowest first; the table, in JSON, a list of
-[name, TensorFlow's dtype, NumPy's dtype, shape]; and the arrays in that order,
-without gaps, the last index running fastest. Names are the positions in
-`tf.nest.flatten`. An archive of NumPy's (`.npz`) takes three times as long to
-write.
+A file holds the tensors in the order of `tf.nest.flatten`, named by their
+positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
+them.
 """
 
-import hashlib
-import json
 import pathlib
 import shutil
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tvdp_tf import _arrays
 from tvdp_tf.output import files
 
 _PREFIX = 'round_'
-# Of the number of the table's bytes.
-_LENGTH = 8
 
 
 class TensorFilesManager(tff.program.ProgramStateManager):
@@ -88,12 +81,7 @@ class TensorFilesManager(tff.program.ProgramStateManager):
       content = self.path(version).read_bytes()
     except FileNotFoundError as error:
       raise tff.program.ProgramStateNotFoundError(version) from error
-    digest, rest = content[:32], memoryview(content)[32:]
-    if hashlib.sha256(rest).digest() != digest:
-      raise ValueError('it is damaged: its checksum is that of another content')
-    arrays = decoded(rest)
-    leaves = [arrays[str(i)] for i in range(len(arrays))]
-    return tf.nest.pack_sequence_as(structure, leaves)
+    return tf.nest.pack_sequence_as(structure, _decoded(content))
 
   async def save(self, program_state: Any, version: int) -> None:
     """Writes a version, and removes the oldest ones.
@@ -113,13 +101,9 @@ class TensorFilesManager(tff.program.ProgramStateManager):
     leaves = tf.nest.flatten(program_state)
     if any(map(_is_reference, leaves)):  # A quarter of what a save takes.
       leaves = await tff.program.materialize_value(leaves)
-    content = encoded(
-      {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}
-    )
+    content = _encoded(list(map(np.asarray, leaves)))
     with files.replaced(path) as temporary:
-      temporary.write_bytes(
-        b''.join((hashlib.sha256(content).digest(), content))
-      )
+      temporary.write_bytes(content)
     for _, old in self.paths()[: -self._keep_total]:
       _remove(old)
 
@@ -158,39 +142,20 @@ def _plain(array: np.ndarray) -> np.ndarray:
   return array
 
 
-def encoded(arrays: Mapping[str, np.ndarray]) -> bytes:
-  """Arrays by name as bytes; they say nothing of where they end.
-
-  Raises:
-    TypeError: If one holds anything but numbers and texts.
-  """
-  table, parts = [], []
-  for name, array in arrays.items():
-    plain = _plain(array)
-    dtype = tf.as_dtype(array.dtype).name
-    table.append([name, dtype, plain.dtype.str, plain.shape])
-    parts.append(plain.tobytes())
-  head = json.dumps(table).encode()
-  return b''.join((len(head).to_bytes(_LENGTH, 'little'), head, *parts))
+def _encoded(leaves: list[np.ndarray]) -> bytes:
+  return _arrays.encoded(
+    {str(i): _plain(leaf) for i, leaf in enumerate(leaves)},
+    [tf.as_dtype(leaf.dtype).name for leaf in leaves],
+  )
 
 
-def decoded(content: bytes | memoryview) -> dict[str, np.ndarray]:
-  """The reverse of `encoded`; of other bytes, an error or any arrays.
-
-  Raises:
-    ValueError: If they are none of `encoded`.
-  """
-  try:
-    end = _LENGTH + int.from_bytes(content[:_LENGTH], 'little')
-    arrays = {}
-    for name, dtype, plain, shape in json.loads(bytes(content[_LENGTH:end])):
-      stored = np.ndarray(shape, np.dtype(plain), content, end)
-      end += stored.nbytes
-      own = tf.as_dtype(dtype).as_numpy_dtype
-      foreign = _is_foreign(np.dtype(own))
-      arrays[name] = stored.view(own) if foreign else stored.astype(own)
-  except (TypeError, RecursionError) as error:
-    raise ValueError(f'it is no file of tensors: {error}') from error
-  if end != len(content):
-    raise ValueError(f'it holds {len(content) - end} bytes too many')
-  return arrays
+def _decoded(content: bytes) -> list[np.ndarray]:
+  arrays, names = _arrays.decoded(content)
+  leaves = []
+  for i, name in enumerate(names):
+    dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    leaf = arrays[str(i)]
+    leaves.append(
+      leaf.view(dtype) if _is_foreign(dtype) else leaf.astype(dtype)
+    )
+  return leaves
