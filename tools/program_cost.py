@@ -150,16 +150,18 @@ def measure(
     delta=1e-3,
   )
   clock = _Clock()
+
+  # As functions: a method would not be given the object that it is called on.
+  def run(*arguments):
+    return clock.run(*arguments)
+
+  def evaluate(*arguments):
+    return clock.evaluate(*arguments)
+
   with (
     tempfile.TemporaryDirectory() as folder,
-    mock.patch.object(
-      rounds.Rounds, 'run', lambda *arguments: clock.run(*arguments)
-    ),
-    mock.patch.object(
-      evaluation.Evaluator,
-      'evaluate',
-      lambda *arguments: clock.evaluate(*arguments),
-    ),
+    mock.patch.object(rounds.Rounds, 'run', run),
+    mock.patch.object(evaluation.Evaluator, 'evaluate', evaluate),
     mock.patch.object(os, 'fsync', clock.fsync),
   ):
     training.train(settings, pathlib.Path(folder, 'run'), progress=True)

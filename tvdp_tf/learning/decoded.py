@@ -68,6 +68,8 @@ def read(name: str, data_dir: str | None) -> Parts | None:
   """
   path = _path(name, data_dir)
   try:
+    if not path.is_file():  # Who reads from a pipe waits for a writer.
+      return None
     arrays, (facts, num_classes) = _arrays.decoded(path.read_bytes())
     if facts != _facts(name, _root(data_dir), facts[2]):
       return None
@@ -84,9 +86,7 @@ def read(name: str, data_dir: str | None) -> Parts | None:
     return None
 
 
-def write(
-  name: str, data_dir: str | None, builder: Any, parts: Parts
-) -> None:
+def write(name: str, data_dir: str | None, builder: Any, parts: Parts) -> None:
   """Keeps a data set, if it can be kept.
 
   Args:
@@ -111,9 +111,7 @@ def write(
   temporary = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
     source = os.path.relpath(builder.data_path, root)
-    content = _arrays.encoded(
-      arrays, [_facts(name, root, source), num_classes]
-    )
+    content = _arrays.encoded(arrays, [_facts(name, root, source), num_classes])
     path.parent.mkdir(exist_ok=True)
     try:
       temporary.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The metrics of a run, a row a round: evaluated and released beside the next."""
+"""The metrics of a run: rows, evaluated and released beside the next round."""
 
 import asyncio
 import concurrent.futures
@@ -109,6 +109,4 @@ class RoundLog:
       return
     self.loss, self.accuracy = await asyncio.wrap_future(evaluation)
     self._evaluation = None
-    self.rows[-1] = round_metrics.whole(
-      self.rows[-1], self.loss, self.accuracy
-    )
+    self.rows[-1] = round_metrics.whole(self.rows[-1], self.loss, self.accuracy)
