@@ -114,8 +114,16 @@ class _Clock:
     watch = _Watch()
     self._evaluate(*self._evaluated)
     evaluation, _ = watch.read()
-    block = [whole, alone, whole_cpu, alone_cpu, self._syncs]
-    self.blocks.append(Block(*(v / _ROUNDS for v in block), evaluation))
+    self.blocks.append(
+      Block(
+        whole=whole / _ROUNDS,
+        alone=alone / _ROUNDS,
+        whole_cpu=whole_cpu / _ROUNDS,
+        alone_cpu=alone_cpu / _ROUNDS,
+        syncs=self._syncs / _ROUNDS,
+        evaluation=evaluation,
+      )
+    )
 
   def evaluate(self, *arguments: Any) -> tuple[float, float]:
     """`Evaluator.evaluate`."""

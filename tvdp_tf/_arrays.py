@@ -56,7 +56,7 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
   try:
     end = _LENGTH + int.from_bytes(rest[:_LENGTH], 'little')
     notes, table = json.loads(bytes(rest[_LENGTH:end]))
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, dtype, shape in table:
       arrays[name] = np.ndarray(shape, np.dtype(dtype), rest, end)
       end += arrays[name].nbytes

@@ -142,8 +142,8 @@ class DecodedTest(parameterized.TestCase):
       damaged[place] ^= 1 << place % 8
       self.path.write_bytes(damaged)
       self.assertIsNone(self.read(), place)
-    for damaged in (b'', content[:40], content[:-1], content + b'\0'):
-      self.path.write_bytes(damaged)
+    for other in (b'', content[:40], content[:-1], content + b'\0'):
+      self.path.write_bytes(other)
       self.assertIsNone(self.read())
 
   @parameterized.parameters(*mutations.REPLACEMENTS)

@@ -23,7 +23,7 @@ class RoundWasteTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     cls.seen = []
     run = rounds.Rounds.run
 
