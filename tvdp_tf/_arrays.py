@@ -10,6 +10,7 @@ as long to write, and its own checksums leave much out.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -57,11 +58,29 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
     end = _LENGTH + int.from_bytes(rest[:_LENGTH], 'little')
     notes, table = json.loads(bytes(rest[_LENGTH:end]))
     arrays: dict[str, np.ndarray] = {}
-    for name, dtype, shape in table:
-      arrays[name] = np.ndarray(shape, np.dtype(dtype), rest, end)
+    for name, text, shape in table:
+      dtype = np.dtype(text)
+      if dtype.hasobject:
+        raise ValueError('it holds objects')
+      arrays[name] = np.ndarray(shape, dtype, rest, end)
       end += arrays[name].nbytes
   except (TypeError, RecursionError) as error:
     raise ValueError(f'it is no file of arrays: {error}') from error
   if end != len(rest):
     raise ValueError(f'it holds {len(rest) - end} bytes too many')
   return arrays, notes
+
+
+def is_archive(content: bytes) -> bool:
+  """Whether it is an archive of NumPy's: as this library wrote them before."""
+  return content[:2] == b'PK'
+
+
+def of_archive(content: bytes) -> dict[str, np.ndarray]:
+  """The arrays of an archive of NumPy's.
+
+  Raises:
+    ValueError: If it is damaged or holds objects.
+  """
+  with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+    return dict(archive)

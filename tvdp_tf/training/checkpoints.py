@@ -148,8 +148,12 @@ class Checkpoints:
     else:
       structure = _Saved(0, 0, [0] * len(self._like), 0)
       saved = await self._manager.load(version, structure)
-      host, _ = _arrays.decoded(saved.host.tobytes())
-      saved = saved._replace(host=host)
+      host = saved.host.tobytes()
+      saved = saved._replace(
+        host=_arrays.of_archive(host)
+        if _arrays.is_archive(host)
+        else _arrays.decoded(host)[0]
+      )
     if not np.array_equal(saved.digest, self._digest):
       raise ValueError('it is of another run or configuration')
     if saved.completed != version:

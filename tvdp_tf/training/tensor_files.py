@@ -5,6 +5,7 @@ positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
 them.
 """
 
+import hashlib
 import pathlib
 import shutil
 from typing import Any
@@ -17,6 +18,8 @@ from tvdp_tf import _arrays
 from tvdp_tf.output import files
 
 _PREFIX = 'round_'
+# Bytes of a SHA-256.
+_DIGEST = 32
 
 
 class TensorFilesManager(tff.program.ProgramStateManager):
@@ -150,7 +153,10 @@ def _encoded(leaves: list[np.ndarray]) -> bytes:
 
 
 def _decoded(content: bytes) -> list[np.ndarray]:
-  arrays, names = _arrays.decoded(content)
+  if _arrays.is_archive(content[_DIGEST:]):
+    arrays, names = _of_archive(content)
+  else:
+    arrays, names = _arrays.decoded(content)
   leaves = []
   for i, name in enumerate(names):
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
@@ -159,3 +165,12 @@ def _decoded(content: bytes) -> list[np.ndarray]:
       leaf.view(dtype) if _is_foreign(dtype) else leaf.astype(dtype)
     )
   return leaves
+
+
+def _of_archive(content: bytes) -> tuple[dict[str, np.ndarray], list[str]]:
+  """As `_arrays.decoded`, of a file that was written before it."""
+  rest = content[_DIGEST:]
+  if hashlib.sha256(rest).digest() != content[:_DIGEST]:
+    raise ValueError('it is damaged: its checksum is that of another content')
+  arrays = _arrays.of_archive(rest)
+  return arrays, arrays.pop('dtypes').tolist()
