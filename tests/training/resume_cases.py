@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
@@ -47,15 +48,20 @@ def small(**changes: Any) -> settings_lib.TrainingSettings:
 
 @contextlib.contextmanager
 def calling_around_steps(call: Callable[[str], None]) -> Iterator[None]:
-  """Calls `call` with a description before and after every step of a run."""
+  """Calls `call` with a description before and after every step of a run.
+
+  One step at a time: rows are released in a thread of their own.
+  """
+  lock = threading.RLock()
 
   def wrapped(owner: Any, name: str) -> Any:
     original = getattr(owner, name)
 
     def step(*args: Any, **kwargs: Any) -> Any:
-      call(f'before {name}')
-      result = original(*args, **kwargs)
-      call(f'after {name}')
+      with lock:
+        call(f'before {name}')
+        result = original(*args, **kwargs)
+        call(f'after {name}')
       return result
 
     return mock.patch.object(owner, name, step)

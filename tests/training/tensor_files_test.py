@@ -1,5 +1,8 @@
 import asyncio
 import collections
+import hashlib
+import io
+import json
 import os
 import pathlib
 from unittest import mock
@@ -87,6 +90,37 @@ class TensorFilesTest(parameterized.TestCase):
     with self.assertRaisesRegex(TypeError, 'must consist of tensors'):
       self.save([value], 1)
     self.assertEmpty(os.listdir(self.folder))
+
+  def test_files_of_before_are_read(self):
+    archive = io.BytesIO()
+    half = np.array([1.5, -2], tf.bfloat16.as_numpy_dtype)
+    np.savez(
+      archive,
+      **{'dtypes': np.array(['bfloat16', 'int64']), '0': half.view(np.uint16)},
+      **{'1': np.int64(2**62 + 1)},
+    )
+    content = archive.getvalue()
+    path = self.manager.path(3)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+    loaded = self.load(3, (0, 0))
+    self.assertEqual(loaded[0].tobytes(), half.tobytes())
+    self.assertEqual(loaded[0].dtype, half.dtype)
+    self.assertEqual(loaded[1], 2**62 + 1)
+    path.write_bytes(hashlib.sha256(content).digest() + content[:-1] + b'x')
+    with self.assertRaisesRegex(ValueError, 'damaged'):
+      self.load(3, (0, 0))
+
+  @parameterized.parameters('|O', 'O8')
+  def test_objects_are_refused(self, dtype):
+    # NumPy would take the bytes for addresses.
+    head = json.dumps([['int64'], [['0', dtype, [1]]]]).encode()
+    content = len(head).to_bytes(8, 'little') + head + bytes(8)
+    path = self.manager.path(1)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+    with self.assertRaisesRegex(ValueError, 'objects'):
+      self.load(1, (0,))
 
   def test_nesting(self):
     state = collections.OrderedDict(

@@ -22,7 +22,7 @@ import numpy as np
 from absl import logging
 
 from tvdp_tf import _validate, errors
-from tvdp_tf.learning import aligned, on_disk
+from tvdp_tf.learning import aligned, decoded, on_disk
 
 # What the caller has, in the place of a name: of data, a model or a split.
 OWN = 'own'
@@ -158,6 +158,8 @@ def _read_tfds(
   name: str, data_dir: str | None, make_builder: Callable[..., Any]
 ) -> tuple[Any, Any, int]:
   """(train, test) as arrays by column, and the number of classes."""
+  if (parts := decoded.read(name, data_dir)) is not None:
+    return parts
   import tensorflow_datasets as tfds  # noqa: PLC0415
   from tensorflow_datasets.core.download import downloader  # noqa: PLC0415
 
@@ -181,7 +183,9 @@ def _read_tfds(
       f'prepared there: '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
-  return train, test, builder.info.features['label'].num_classes
+  parts = train, test, builder.info.features['label'].num_classes
+  decoded.write(name, data_dir, builder, parts)
+  return parts
 
 
 def _dataset(name: str, train, test, num_classes: int, encode) -> Dataset:

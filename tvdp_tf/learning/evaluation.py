@@ -53,7 +53,7 @@ class Evaluator:
       for start in range(0, len(labels), _BATCH_SIZE)
     ]
 
-    @tf.function(autograph=False, reduce_retracing=True)
+    @tf.function(autograph=False)
     def totals(weights, batch_features, batch_labels):
       outputs = model(weights, batch_features)
       size = tf.cast(tf.shape(batch_labels)[0], tf.float32)
@@ -63,7 +63,14 @@ class Evaluator:
       )
       return loss(batch_labels, outputs) * size, correct
 
-    self._totals = totals
+    def spec(array):
+      return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+
+    # Traced once; held, for TensorFlow's context knows it by its name alone.
+    self._totals = totals.get_concrete_function(
+      [tf.TensorSpec(w.shape, w.dtype) for w in model.initial_weights],
+      *map(spec, self._batches[0]),
+    )
     # A batch a core, for ops may be told to stay on one.
     self._threads = concurrent.futures.ThreadPoolExecutor(
       len(os.sched_getaffinity(0))
@@ -71,12 +78,22 @@ class Evaluator:
 
   def evaluate(self, weights: Sequence) -> tuple[float, float]:
     """Mean loss and accuracy of `weights`, tensors or arrays."""
-    weights = [tf.convert_to_tensor(w) for w in weights]
-    totals = self._threads.map(
-      lambda batch: self._totals(weights, *batch), self._batches
-    )
+    weights = [
+      tf.convert_to_tensor(w, spec.dtype)
+      for w, spec in zip(weights, self._totals.inputs, strict=False)
+    ]
+
+    def totals(batch):
+      # All ops in this thread; a call of the function itself would hand them to
+      # TensorFlow's, and take half as long again.
+      return tf.raw_ops.StatefulPartitionedCall(
+        args=[*weights, *batch],
+        Tout=[output.dtype for output in self._totals.outputs],
+        f=self._totals.name.decode(),
+      )
+
     total_loss, total_correct = 0.0, 0.0
-    for loss, correct in totals:
+    for loss, correct in self._threads.map(totals, self._batches):
       total_loss += float(loss)
       total_correct += float(correct)
     return total_loss / self._num_examples, total_correct / self._num_examples

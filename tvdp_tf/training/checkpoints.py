@@ -5,7 +5,6 @@ before the next round begins. One that cannot be used is set aside, and the one
 before takes its place.
 """
 
-import io
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tvdp_tf import _arrays
 from tvdp_tf.output import disk_errors
 from tvdp_tf.training import saved_model_checkpoints, tensor_files
 
@@ -46,7 +46,8 @@ class _Saved(NamedTuple):
     digest: Of the run's configuration, uint8 [32].
     completed: The number of rounds completed.
     state: The tensors of the learning process's state.
-    host: What else was saved, as an archive of NumPy's, uint8 [bytes].
+    host: What else was saved: `_arrays.encoded`, uint8 [bytes]; once read,
+      arrays by name.
   """
 
   digest: Any
@@ -90,8 +91,6 @@ class Checkpoints:
       NotWrittenError: If it cannot be written.
     """
     leaves = tf.nest.flatten(state)
-    archive = io.BytesIO()
-    np.savez(archive, **host)
     values = _Saved(
       self._digest,
       np.int64(completed),
@@ -100,7 +99,7 @@ class Checkpoints:
         np.asarray(leaf, like.dtype)
         for leaf, like in zip(leaves, self._like, strict=True)
       ],
-      np.frombuffer(archive.getbuffer(), np.uint8),
+      np.frombuffer(_arrays.encoded(host), np.uint8),
     )
     with disk_errors.one_line(self._folder):
       await self._manager.save(values, completed)
@@ -149,6 +148,12 @@ class Checkpoints:
     else:
       structure = _Saved(0, 0, [0] * len(self._like), 0)
       saved = await self._manager.load(version, structure)
+      host = saved.host.tobytes()
+      saved = saved._replace(
+        host=_arrays.of_archive(host)
+        if _arrays.is_archive(host)
+        else _arrays.decoded(host)[0]
+      )
     if not np.array_equal(saved.digest, self._digest):
       raise ValueError('it is of another run or configuration')
     if saved.completed != version:
@@ -164,12 +169,10 @@ class Checkpoints:
           f'{like.dtype}{list(like.shape)}'
         )
       leaves.append(leaf.astype(like.dtype))
-    with np.load(io.BytesIO(saved.host), allow_pickle=False) as archive:
-      host = dict(archive)
     return Loaded(
       version,
       tf.nest.pack_sequence_as(self._structure, leaves),
-      parse(version, host),
+      parse(version, saved.host),
     )
 
 

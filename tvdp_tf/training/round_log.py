@@ -1,4 +1,4 @@
-"""The metrics of a run, a row a round: evaluated beside the next, released."""
+"""The metrics of a run: rows, evaluated and released beside the next round."""
 
 import asyncio
 import concurrent.futures
@@ -14,7 +14,7 @@ from tvdp_tf.training import metrics as round_metrics
 
 
 class RoundLog:
-  """Evaluates the model of each round beside the next, and releases its row.
+  """Evaluates the model of each round, and releases its row, beside the next.
 
   Attributes:
     rows: Of all rounds that have been run; the last may lack its evaluation.
@@ -34,7 +34,7 @@ class RoundLog:
     self.rows: list[round_metrics.Row] = []
     self.loss = self.accuracy = float('nan')
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
-    # The evaluation of the last round, until its row is released.
+    # Of the last round, until its row is whole; at its end it is released.
     self._evaluation: concurrent.futures.Future | None = None
 
   def __enter__(self) -> 'RoundLog':
@@ -58,7 +58,7 @@ class RoundLog:
       await self.settle()
 
   async def add(self, row: round_metrics.Row, state: Any) -> None:
-    """Adds the row of a round, releasing that of the round before.
+    """Adds the row of a round, once that of the round before is released.
 
     Raises:
       TrainingFailedError: If the loss of the round before is not finite.
@@ -71,29 +71,42 @@ class RoundLog:
   def _evaluate(self, state: Any) -> None:
     """Starts the evaluation of the last round, beside what comes next."""
     self._evaluation = self._thread.submit(
-      self._evaluator.evaluate, server_optimizer.released_weights(state)
+      self._evaluated,
+      len(self.rows),
+      self.rows[-1],
+      server_optimizer.released_weights(state),
     )
 
+  def _evaluated(
+    self, number: int, row: round_metrics.Row, weights: Any
+  ) -> tuple[float, float]:
+    """Evaluates the weights after a round, and releases its row.
+
+    Here, for a rename waits for the disk, and the next round need not. The row
+    itself is left as it is: a checkpoint is made of it meanwhile.
+    """
+    loss, accuracy = self._evaluator.evaluate(weights)
+    if not np.isfinite(loss):
+      raise errors.TrainingFailedError(
+        f'the test loss of round {number} is {loss}: lower '
+        '--learning_rate or the noise'
+      )
+    self._releaser.release(number, round_metrics.whole(row, loss, accuracy))
+    return loss, accuracy
+
   async def settle(self, wait: bool = True) -> None:
-    """Releases the row of the last round, once that has been evaluated.
+    """Takes in the evaluation of the last round; its row is released then.
 
     Args:
-      wait: Whether to wait for its evaluation.
+      wait: Whether to wait for it.
 
     Raises:
       TrainingFailedError: If its loss is not finite.
       NotWrittenError: If a file cannot be written.
     """
-    if self._evaluation is None or not (wait or self._evaluation.done()):
+    evaluation = self._evaluation
+    if evaluation is None or not (wait or evaluation.done()):
       return
-    self.loss, self.accuracy = await asyncio.wrap_future(self._evaluation)
+    self.loss, self.accuracy = await asyncio.wrap_future(evaluation)
     self._evaluation = None
-    row, number = self.rows[-1], len(self.rows)
-    if not np.isfinite(self.loss):
-      raise errors.TrainingFailedError(
-        f'the test loss of round {number} is {self.loss}: lower '
-        '--learning_rate or the noise'
-      )
-    row[round_metrics.LOSS] = self.loss
-    row[round_metrics.ACCURACY] = self.accuracy
-    self._releaser.release(number, row)
+    self.rows[-1] = round_metrics.whole(self.rows[-1], self.loss, self.accuracy)

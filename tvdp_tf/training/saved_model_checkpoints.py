@@ -5,6 +5,7 @@ their checksums; the graph is never executed. None is written any more: this
 module goes after a release.
 """
 
+import io
 import pathlib
 import re
 from typing import Any
@@ -15,7 +16,9 @@ import tensorflow as tf
 _VARIABLE = re.compile(r'_value/(\w+)/\.ATTRIBUTES/VARIABLE_VALUE')
 
 
-def read(path: pathlib.Path, tensors: int) -> tuple[Any, Any, list[Any], bytes]:
+def read(
+  path: pathlib.Path, tensors: int
+) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
   """What a checkpoint holds.
 
   Args:
@@ -24,7 +27,7 @@ def read(path: pathlib.Path, tensors: int) -> tuple[Any, Any, list[Any], bytes]:
 
   Returns:
     The digest of the configuration, the number of rounds completed, the tensors
-    of the state, and the host's archive.
+    of the state, and what else was saved.
 
   Raises:
     Exception: Of any kind, if it is damaged.
@@ -40,4 +43,6 @@ def read(path: pathlib.Path, tensors: int) -> tuple[Any, Any, list[Any], bytes]:
     if match := _VARIABLE.fullmatch(name):
       values[match[1]] = value
   state = [np.asarray(values[f'state_{i}']) for i in range(tensors)]
-  return values['digest'], values['completed'], state, values['host']
+  with np.load(io.BytesIO(values['host']), allow_pickle=False) as archive:
+    host = dict(archive)
+  return values['digest'], values['completed'], state, host

@@ -1,13 +1,11 @@
 """Program states as files of tensors, for `tff.program`'s programs.
 
-A file is the SHA-256 of all that follows, 32 bytes, and an archive of NumPy's
-(`.npz`) with the tensors in the order of `tf.nest.flatten`. NumPy is there
-anyway, writes any shape without building a graph, and reads without unpickling;
-the digest covers what the archive's own checksums leave out.
+A file holds the tensors in the order of `tf.nest.flatten`, named by their
+positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
+them.
 """
 
 import hashlib
-import io
 import pathlib
 import shutil
 from typing import Any
@@ -16,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tvdp_tf import _arrays
 from tvdp_tf.output import files
 
 _PREFIX = 'round_'
-_DTYPES = 'dtypes'
+# Bytes of a SHA-256.
+_DIGEST = 32
 
 
 class TensorFilesManager(tff.program.ProgramStateManager):
@@ -101,8 +101,10 @@ class TensorFilesManager(tff.program.ProgramStateManager):
     path = self.path(version)
     if path.exists():
       raise tff.program.ProgramStateExistsError(version=version, path=str(path))
-    values = await tff.program.materialize_value(program_state)
-    content = _encoded([np.asarray(leaf) for leaf in tf.nest.flatten(values)])
+    leaves = tf.nest.flatten(program_state)
+    if any(map(_is_reference, leaves)):  # A quarter of what a save takes.
+      leaves = await tff.program.materialize_value(leaves)
+    content = _encoded(list(map(np.asarray, leaves)))
     with files.replaced(path) as temporary:
       temporary.write_bytes(content)
     for _, old in self.paths()[: -self._keep_total]:
@@ -112,6 +114,10 @@ class TensorFilesManager(tff.program.ProgramStateManager):
     """Removes all versions."""
     for _, path in self.paths():
       _remove(path)
+
+
+def _is_reference(leaf: Any) -> bool:
+  return isinstance(leaf, tff.program.MaterializableValueReference)
 
 
 def _remove(path: pathlib.Path) -> None:
@@ -140,25 +146,31 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _encoded(leaves: list[np.ndarray]) -> bytes:
-  archive = io.BytesIO()
-  names = [tf.as_dtype(leaf.dtype).name for leaf in leaves]
-  np.savez(
-    archive,
-    **{_DTYPES: np.array(names, str)},
-    **{str(i): _plain(leaf) for i, leaf in enumerate(leaves)},
+  return _arrays.encoded(
+    {str(i): _plain(leaf) for i, leaf in enumerate(leaves)},
+    [tf.as_dtype(leaf.dtype).name for leaf in leaves],
   )
-  content = archive.getbuffer()
-  return b''.join((hashlib.sha256(content).digest(), content))
 
 
 def _decoded(content: bytes) -> list[np.ndarray]:
-  digest, rest = content[:32], memoryview(content)[32:]
-  if hashlib.sha256(rest).digest() != digest:
+  if _arrays.is_archive(content[_DIGEST:]):
+    arrays, names = _of_archive(content)
+  else:
+    arrays, names = _arrays.decoded(content)
+  leaves = []
+  for i, name in enumerate(names):
+    dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    leaf = arrays[str(i)]
+    leaves.append(
+      leaf.view(dtype) if _is_foreign(dtype) else leaf.astype(dtype)
+    )
+  return leaves
+
+
+def _of_archive(content: bytes) -> tuple[dict[str, np.ndarray], list[str]]:
+  """As `_arrays.decoded`, of a file that was written before it."""
+  rest = content[_DIGEST:]
+  if hashlib.sha256(rest).digest() != content[:_DIGEST]:
     raise ValueError('it is damaged: its checksum is that of another content')
-  with np.load(io.BytesIO(rest), allow_pickle=False) as archive:
-    dtypes = [tf.as_dtype(name).as_numpy_dtype for name in archive[_DTYPES]]
-    leaves = [archive[str(i)] for i in range(len(dtypes))]
-  return [
-    leaf.view(dtype) if _is_foreign(np.dtype(dtype)) else leaf.astype(dtype)
-    for leaf, dtype in zip(leaves, dtypes, strict=True)
-  ]
+  arrays = _arrays.of_archive(rest)
+  return arrays, arrays.pop('dtypes').tolist()

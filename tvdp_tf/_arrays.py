@@ -1,0 +1,86 @@
+"""Arrays as bytes that tell their damage: of checkpoints and of caches.
+
+  SHA-256 of all that follows, 32 bytes
+  the number of bytes of the table, 8 bytes, lowest first
+  the table, in JSON: [notes, [[name, NumPy's dtype, shape], ...]]
+  the arrays in that order, without gaps, the last index running fastest
+
+It is read without unpickling. An archive of NumPy's (`.npz`) takes three times
+as long to write, and its own checksums leave much out.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_DIGEST = 32
+_LENGTH = 8
+
+
+def encoded(arrays: Mapping[str, np.ndarray], notes: Any = None) -> bytes:
+  """Arrays by name as bytes.
+
+  Args:
+    arrays: Of numbers, or of texts of a fixed length.
+    notes: What goes with them, for JSON.
+
+  Raises:
+    TypeError: If an array holds objects.
+  """
+  table, parts = [], []
+  for name, array in arrays.items():
+    if array.dtype.hasobject:
+      raise TypeError(f'{name} must be an array of numbers or texts')
+    table.append([name, array.dtype.str, array.shape])
+    parts.append(array.tobytes())
+  head = json.dumps([notes, table]).encode()
+  content = b''.join((len(head).to_bytes(_LENGTH, 'little'), head, *parts))
+  return b''.join((hashlib.sha256(content).digest(), content))
+
+
+def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
+  """The reverse of `encoded`, maybe of a damaged file.
+
+  Returns:
+    The arrays, which cannot be written to, and the notes.
+
+  Raises:
+    ValueError: If they are not what `encoded` made.
+  """
+  rest = memoryview(content)[_DIGEST:]
+  if hashlib.sha256(rest).digest() != content[:_DIGEST]:
+    raise ValueError('it is damaged: its checksum is that of another content')
+  try:
+    end = _LENGTH + int.from_bytes(rest[:_LENGTH], 'little')
+    notes, table = json.loads(bytes(rest[_LENGTH:end]))
+    arrays: dict[str, np.ndarray] = {}
+    for name, text, shape in table:
+      dtype = np.dtype(text)
+      if dtype.hasobject:
+        raise ValueError('it holds objects')
+      arrays[name] = np.ndarray(shape, dtype, rest, end)
+      end += arrays[name].nbytes
+  except (TypeError, RecursionError) as error:
+    raise ValueError(f'it is no file of arrays: {error}') from error
+  if end != len(rest):
+    raise ValueError(f'it holds {len(rest) - end} bytes too many')
+  return arrays, notes
+
+
+def is_archive(content: bytes) -> bool:
+  """Whether it is an archive of NumPy's: as this library wrote them before."""
+  return content[:2] == b'PK'
+
+
+def of_archive(content: bytes) -> dict[str, np.ndarray]:
+  """The arrays of an archive of NumPy's.
+
+  Raises:
+    ValueError: If it is damaged or holds objects.
+  """
+  with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+    return dict(archive)
