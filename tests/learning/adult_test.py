@@ -60,7 +60,7 @@ class AdultTest(absltest.TestCase):
     self.assertLen(data.test_labels, 16281)
     self.assertAlmostEqual(1 - data.test_labels.mean(), 0.764, places=3)
     for features in (data.train_features, data.test_features):
-      self.assertEqual((features.min(), features.max()), (0, 1))
+      self.assertEqual((np.min(features), np.max(features)), (0, 1))
       self.assertTrue((features[:, 6:].sum(axis=1) == 8).all())
 
 

@@ -24,7 +24,7 @@ class DigitsTest(parameterized.TestCase):
     ):
       self.assertEqual(features.dtype, np.float32)
       self.assertEqual(labels.dtype, np.int32)
-      self.assertEqual((features.min(), features.max()), (0, 1))
+      self.assertEqual((np.min(features), np.max(features)), (0, 1))
       self.assertLen(np.unique(labels), 10)
 
   def test_train_and_test_are_disjoint_and_fixed(self):
@@ -116,6 +116,7 @@ class DealtTest(parameterized.TestCase):
     dealt, ranges = datasets.dealt(digits, parts)
     self.assertEqual(list(map(len, ranges)), list(map(len, parts)))
     for part, held in zip(parts, ranges, strict=True):
+      assert isinstance(held, range)
       rows = slice(held.start, held.stop)
       np.testing.assert_array_equal(
         dealt.train_features[rows], digits.train_features[part]
@@ -124,6 +125,7 @@ class DealtTest(parameterized.TestCase):
         dealt.train_labels[rows], digits.train_labels[part]
       )
     self.assertEqual(dealt.train_labels.dtype, digits.train_labels.dtype)
+    assert isinstance(dealt.train_features, np.ndarray)
     start = dealt.train_features.ctypes.data
     self.assertEqual(start % aligned.ALIGNMENT_BYTES, 0)
     self.assertIs(dealt.test_features, digits.test_features)

@@ -174,7 +174,7 @@ class OwnFeaturesTest(absltest.TestCase):
       shape_and_check + len(dataset.train_labels) + len(dataset.test_labels),
     )
     np.testing.assert_array_equal(
-      found.train_features, dataset.train_features.reshape(-1, 64)
+      found.train_features, np.reshape(dataset.train_features, (-1, 64))
     )
 
 

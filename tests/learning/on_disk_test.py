@@ -98,7 +98,7 @@ class OnDiskTest(parameterized.TestCase):
       datasets.natural('digits')
     with self.assertRaisesRegex(errors.DatasetUnavailableError, 'missing'):
       datasets.load(f'files:{self.folder}/missing')
-    for name in ('files:', 'files', 3):
+    for name in ('files:', 'files'):
       with self.assertRaisesRegex(ValueError, 'dataset must be'):
         datasets.check_name(name)
 
