@@ -75,6 +75,11 @@ class Results:
   )
   points: list[scaling.Point] = dataclasses.field(default_factory=list)
 
+  def absent_of(self, name: str) -> list[contenders_lib.Contender]:
+    """Those that would do a work."""
+    work = self.settings.works[name]
+    return [contender for contender in self.absent if contender.does(work)]
+
   def summaries(self) -> dict[str, list[statistics.Summary]]:
     """By work."""
     return {
@@ -101,29 +106,32 @@ class Results:
       peak = statistics.peak_flops_per_second(self.blocks[name])
       parts += [
         f'## {name}',
-        tables.comparison_table(own, self.absent),
+        tables.comparison_table(own, self.absent_of(name)),
         f'The peak is that of a matrix product: {peak / 1e9:.0f} GFLOP/s.',
         tables.best_table(own),
       ]
     for name, starts in self.starts.items():
       parts += [
         f'## Cold start, {name}',
-        tables.startup_table(starts, self.absent),
+        tables.startup_table(starts, self.absent_of(name)),
       ]
     if self.points:
       parts += ['## Growth', tables.scaling_table(self.points, self.labels())]
     return '\n\n'.join(parts) + '\n'
 
 
-def _turns(settings: Settings, programs: int) -> int:
+def _turns(
+  settings: Settings, present: Sequence[contenders_lib.Contender]
+) -> int:
   """How often `run` tells of its progress."""
   count = 0
-  if 'peers' in settings.measures:
-    # Each is started once; so is the matrix product.
-    count += (programs + 1) * (1 + settings.turns)
-  if 'startup' in settings.measures:
-    count += programs * settings.starts
-  count *= len(settings.works)
+  for work in settings.works.values():
+    programs = sum(contender.does(work) for contender in present)
+    if 'peers' in settings.measures:
+      # Each is started once; so is the matrix product.
+      count += (programs + 1) * (1 + settings.turns)
+    if 'startup' in settings.measures:
+      count += programs * settings.starts
   if 'scaling' in settings.measures:
     named = scaling.series(settings.smoke).values()
     count += 1 + sum(len(one.works) for one in named)
@@ -161,7 +169,7 @@ def run(
   absent = [c for c in chosen if c not in present]
   results = Results(settings, environment, absent)
   output_dir.mkdir(parents=True, exist_ok=True)
-  count = _turns(settings, len(present))
+  count = _turns(settings, present)
   with tqdm.tqdm(total=count, disable=not progress, unit='turn') as bar:
 
     def on_turn(name: str) -> None:
@@ -173,14 +181,15 @@ def run(
       _write(results, output_dir)
 
     for name, work in settings.works.items():
+      able = [contender for contender in present if contender.does(work)]
       if 'peers' in settings.measures:
         results.blocks[name], results.programs[name] = comparison.compare(
-          work, present, root, settings.turns, settings.rounds, on_turn
+          work, able, root, settings.turns, settings.rounds, on_turn
         )
         save()
       if 'startup' in settings.measures:
         results.starts[name] = startup.measure(
-          work, present, root, settings.starts, on_turn
+          work, able, root, settings.starts, on_turn
         )
         save()
     if 'scaling' in settings.measures:
