@@ -26,6 +26,7 @@ class Contender:
     is_quiet: Whether its processes leave the machine alone while they wait.
     kinds: Of the works that it does (`Work.kind`).
     models: Of the works that it does (`Work.model`).
+    trains: Whether it has a program for a whole training.
   """
 
   library: str
@@ -36,6 +37,7 @@ class Contender:
   is_quiet: bool = True
   kinds: tuple[str, ...] = (work_lib.PROJECTED,)
   models: tuple[str, ...] = work_lib.MODELS
+  trains: bool = False
 
   @property
   def name(self) -> str:
@@ -45,6 +47,11 @@ class Contender:
   def does(self, work: work_lib.Work) -> bool:
     """Whether a work is one that it does."""
     return work.kind in self.kinds and work.model in self.models
+
+  @property
+  def training_module(self) -> str:
+    """The program of a peer's whole training."""
+    return self.module.rpartition('.')[0] + '.training'
 
   def interpreter(self, root: pathlib.Path) -> pathlib.Path:
     """The Python that runs it, in a checkout."""
@@ -65,10 +72,15 @@ _PRIVATE = (work_lib.PRIVATE,)
 
 
 def _ours(
-  form: str, description: str, kinds: tuple[str, ...] = _BOTH
+  form: str,
+  description: str,
+  kinds: tuple[str, ...] = _BOTH,
+  trains: bool = False,
 ) -> Contender:
   module = 'benchmarks.harness.ours'
-  return Contender('tvdp_tf', form, description, module, kinds=kinds)
+  return Contender(
+    'tvdp_tf', form, description, module, kinds=kinds, trains=trains
+  )
 
 
 def _peer(library: str, form: str, description: str, **fields) -> Contender:
@@ -78,7 +90,9 @@ def _peer(library: str, form: str, description: str, **fields) -> Contender:
   )
 
 
-OURS = _ours('compiled', 'the learning process in the compiled runtime')
+OURS = _ours(
+  'compiled', 'the learning process in the compiled runtime', trains=True
+)
 MATRIX_PRODUCT = Contender(
   'tensorflow',
   'matmul',
@@ -100,9 +114,19 @@ _ALL = (
   _peer(
     'jax', 'examples', 'sharded, vmap of grad over examples', kinds=_PRIVATE
   ),
-  _peer('opacus', 'loop', 'ghost clipping, on all cores', kinds=_PRIVATE),
   _peer(
-    'opacus', 'threads', 'ghost clipping, a Python thread a core', kinds=_PRIVATE
+    'opacus',
+    'loop',
+    'ghost clipping, on all cores',
+    kinds=_PRIVATE,
+    trains=True,
+  ),
+  _peer(
+    'opacus',
+    'threads',
+    'ghost clipping, a Python thread a core',
+    kinds=_PRIVATE,
+    trains=True,
   ),
   _peer(
     'tensorflow_privacy',
@@ -112,12 +136,21 @@ _ALL = (
     kinds=_PRIVATE,
     models=('mlp',),
   ),
-  _peer('pfl', 'process', "pfl's simulation in one process, on all cores"),
+  _peer(
+    'pfl',
+    'process',
+    "pfl's simulation in one process, on all cores",
+    trains=True,
+  ),
   _peer(
     'pfl', 'workers', "pfl's simulation in one process a core", is_quiet=False
   ),
   _peer(
-    'flower', 'simulation', 'Ray, one actor a core, LocalDpMod', is_quiet=False
+    'flower',
+    'simulation',
+    'Ray, one actor a core, LocalDpMod',
+    is_quiet=False,
+    trains=True,
   ),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}

@@ -122,6 +122,11 @@ class Opacus(program_lib.Program):
       torch._foreach_add_(total, weights)
     self._weights = list(torch._foreach_div(total, float(len(cohort))))
 
+  @property
+  def tensors(self) -> list[torch.Tensor]:
+    """The global model."""
+    return self._weights
+
   def weights(self):
     return list(map(pytorch_program.to_keras, self._weights))
 
