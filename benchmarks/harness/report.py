@@ -15,6 +15,7 @@ from benchmarks.harness import (
   startup,
   statistics,
   tables,
+  whole_training,
 )
 from benchmarks.harness import contenders as contenders_lib
 from benchmarks.harness import work as work_lib
@@ -29,13 +30,14 @@ class Settings:
   """What to measure.
 
   Attributes:
-    measures: Some of `peers`, `startup` and `scaling`.
+    measures: Some of `peers`, `startup`, `program` and `scaling`.
     works: The works, by name.
     contenders: Names; ours takes part in any case.
     turns: Of each program in `peers`.
     rounds: Of a turn; a point of `scaling` has `turns` times as many.
-    starts: Of each program in `startup`.
-    smoke: Whether `scaling` is to be small, too.
+    starts: Of each program in `startup` and `program`.
+    smoke: Whether `scaling` and `program` are to be small, too.
+    data_dir: TFDS's folder, of `program`.
   """
 
   measures: Sequence[str]
@@ -45,6 +47,7 @@ class Settings:
   rounds: int
   starts: int
   smoke: bool = False
+  data_dir: str | None = None
 
 
 @dataclasses.dataclass
@@ -58,6 +61,7 @@ class Results:
     blocks: By work.
     programs: By work.
     starts: By work.
+    trainings: By work.
     points: Of all series.
   """
 
@@ -71,6 +75,9 @@ class Results:
     default_factory=dict
   )
   starts: dict[str, list[startup.ColdStart]] = dataclasses.field(
+    default_factory=dict
+  )
+  trainings: dict[str, list[whole_training.WholeTraining]] = dataclasses.field(
     default_factory=dict
   )
   points: list[scaling.Point] = dataclasses.field(default_factory=list)
@@ -115,6 +122,15 @@ class Results:
         f'## Cold start, {name}',
         tables.startup_table(starts, self.absent_of(name)),
       ]
+    for name, trainings in self.trainings.items():
+      work = self.settings.works[name]
+      parts += [
+        f'## A whole training, {name}',
+        tables.training_table(
+          trainings,
+          [c for c in self.absent if whole_training.trains(c, work)],
+        ),
+      ]
     if self.points:
       parts += ['## Growth', tables.scaling_table(self.points, self.labels())]
     return '\n\n'.join(parts) + '\n'
@@ -132,6 +148,9 @@ def _turns(
       count += (programs + 1) * (1 + settings.turns)
     if 'startup' in settings.measures:
       count += programs * settings.starts
+    if 'program' in settings.measures:
+      trained = [c for c in present if whole_training.trains(c, work)]
+      count += len(trained) * settings.starts
   if 'scaling' in settings.measures:
     named = scaling.series(settings.smoke).values()
     count += 1 + sum(len(one.works) for one in named)
@@ -192,6 +211,18 @@ def run(
           work, able, root, settings.starts, on_turn
         )
         save()
+      trained = [c for c in able if whole_training.trains(c, work)]
+      if 'program' in settings.measures and trained:
+        results.trainings[name] = whole_training.measure(
+          work,
+          trained,
+          root,
+          settings.starts,
+          settings.data_dir,
+          settings.smoke,
+          on_turn,
+        )
+        save()
     if 'scaling' in settings.measures:
       results.points = scaling.measure(
         root, settings.turns * settings.rounds, settings.smoke, on_turn
@@ -203,6 +234,7 @@ def run(
 def _json(results: Results) -> dict[str, Any]:
   """Settings, machine, versions and summaries."""
   settings = dataclasses.asdict(results.settings)
+  del settings['data_dir']  # A path of the machine.
   programs = {
     work: {
       program.contender.name: {
@@ -243,6 +275,12 @@ def _json(results: Results) -> dict[str, Any]:
   }
 
 
+def _write_rows(path: pathlib.Path, rows: Sequence[Any]) -> None:
+  """Writes dataclasses of one kind as CSV."""
+  fields = [field.name for field in dataclasses.fields(rows[0])]
+  files.write_csv(path, fields, [dataclasses.astuple(row) for row in rows])
+
+
 def _write(results: Results, output_dir: pathlib.Path) -> None:
   """Writes README.md, summary.json, and CSV and PNG of each measure."""
   files.write_json(output_dir / SUMMARY, _json(results))
@@ -259,13 +297,10 @@ def _write(results: Results, output_dir: pathlib.Path) -> None:
       ],
     )
     pictures.draw_comparison(results.summaries(), output_dir / 'peers.png')
+  for name, trainings in results.trainings.items():
+    _write_rows(output_dir / f'program-{name}.csv', trainings)
   for name, starts in results.starts.items():
-    fields = [field.name for field in dataclasses.fields(startup.ColdStart)]
-    files.write_csv(
-      output_dir / f'startup-{name}.csv',
-      fields,
-      [dataclasses.astuple(start) for start in starts],
-    )
+    _write_rows(output_dir / f'startup-{name}.csv', starts)
     pictures.draw_startup(starts, output_dir / f'startup-{name}.png')
   if results.points:
     columns = [f.name for f in dataclasses.fields(scaling.Point)]

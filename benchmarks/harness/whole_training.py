@@ -238,9 +238,7 @@ def measure(
           root,
           contender.name,
         )
-        accuracy = final_accuracy(
-          pathlib.Path(folder), rounds, contender.name
-        )
+        accuracy = final_accuracy(pathlib.Path(folder), rounds, contender.name)
       return WholeTraining(contender.name, number, seconds, accuracy)
 
     rng = random.Random(work.seed)

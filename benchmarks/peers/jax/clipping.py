@@ -71,9 +71,9 @@ def ghost(network, loss_sum):
         squares += (of_input + 1) * _square(delta)
         explicit.append(None)
       else:
-        seen = seen.reshape(count, -1, seen.shape[-1])
-        delta = delta.reshape(count, -1, delta.shape[-1])
-        parts = jnp.einsum('npi,npo->nio', seen, delta), delta.sum(axis=1)
+        rows = seen.reshape(count, -1, seen.shape[-1])
+        columns = delta.reshape(count, -1, delta.shape[-1])
+        parts = jnp.einsum('npi,npo->nio', rows, columns), columns.sum(axis=1)
         squares += sum(map(_square, parts))
         explicit.append(parts)
     factors = _factors(squares, clip)

@@ -1,4 +1,4 @@
-"""A whole training with Opacus: the rounds of `program`, and what goes with it."""
+"""A whole training with Opacus: rounds, evaluations, checkpoints."""
 
 import torch
 

@@ -17,7 +17,7 @@ class EveryRound(TrainingProcessCallback):
   def after_central_iteration(
     self, aggregate_metrics, model, *, central_iteration
   ):
-    """pfl counts from 0."""
+    """Rounds are counted from 0."""
     del aggregate_metrics
     number = central_iteration + 1
     found = model.evaluate(self._test)

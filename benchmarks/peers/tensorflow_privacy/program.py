@@ -17,9 +17,6 @@ from tensorflow_privacy.privacy.fast_gradient_clipping import (
   clip_grads,
   layer_registry,
 )
-from tensorflow_privacy.privacy.fast_gradient_clipping.registry_functions import (
-  dense,
-)
 
 from benchmarks.harness import program as program_lib
 
@@ -41,8 +38,7 @@ class TensorFlowPrivacy(program_lib.Program):
       ]
     )
     self._model.compile(loss=loss)
-    registry = layer_registry.LayerRegistry()
-    registry.insert(tf.keras.layers.Dense, dense.dense_layer_computation)
+    registry = layer_registry.make_default_layer_registry()
     self._noise_stddev = tf.Variable(0.0)
     variables = self._model.trainable_variables
 
