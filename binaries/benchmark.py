@@ -15,13 +15,16 @@ from tvdp_tf.cli import program
 from tvdp_tf.training import run_folder
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-_MEASURES = ('peers', 'startup', 'scaling')
+# The last one needs MNIST.
+_DEFAULT_MEASURES = ('peers', 'startup', 'scaling')
+_MEASURES = (*_DEFAULT_MEASURES, 'program')
 
 _MEASURE = flags.DEFINE_list(
   'measure',
-  list(_MEASURES),
+  list(_DEFAULT_MEASURES),
   f'What to measure, of {", ".join(_MEASURES)}: rounds in turns with the '
-  'peers; cold starts of all; growth of our own rounds.',
+  'peers; cold starts of all; growth of our own rounds; whole trainings of '
+  'MNIST from the command line.',
 )
 _WORKS = flags.DEFINE_list(
   'works',
@@ -35,7 +38,12 @@ _CONTENDERS = flags.DEFINE_list(
 )
 _TURNS = flags.DEFINE_integer('turns', 8, 'Turns of each program.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds in a turn.')
-_STARTS = flags.DEFINE_integer('starts', 3, 'Cold starts of each program.')
+_STARTS = flags.DEFINE_integer(
+  'starts', 3, 'Cold starts, or whole trainings, of each program.'
+)
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, "TFDS's folder, of program; downloads on first use."
+)
 _SCALE = flags.DEFINE_enum(
   'scale',
   'full',
@@ -46,6 +54,19 @@ _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'runs/benchmark', 'Folder for the results.'
 )
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
+
+
+def _check_works(chosen: dict[str, work.Work]) -> None:
+  """Checks that nobody is asked for by name in vain."""
+  if 'program' in _MEASURE.value and not any(
+    one.model == 'mlp' for one in chosen.values()
+  ):
+    raise errors.UsageError('--measure=program needs a work of the mlp')
+  for name in _CONTENDERS.value if _CONTENDERS.present else ():
+    if not any(map(contenders.CONTENDERS[name].does, chosen.values())):
+      raise errors.UsageError(
+        f'--contenders: {name} does none of {", ".join(chosen)}'
+      )
 
 
 def main() -> None:
@@ -68,21 +89,24 @@ def main() -> None:
       _validate.integer(name, flag.value)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+  works = work.WORKS if _SCALE.value == 'full' else work.SMOKE_WORKS
+  chosen = {name: works[name] for name in _WORKS.value}
+  _check_works(chosen)
   output_dir = pathlib.Path(_OUTPUT_DIR.value)
   run_folder.check_absent(output_dir)
   with program.importing():
     from benchmarks.harness import report  # noqa: PLC0415
 
-  works = work.WORKS if _SCALE.value == 'full' else work.SMOKE_WORKS
   results = report.run(
     report.Settings(
       measures=tuple(_MEASURE.value),
-      works={name: works[name] for name in _WORKS.value},
+      works=chosen,
       contenders=tuple(_CONTENDERS.value),
       turns=_TURNS.value,
       rounds=_ROUNDS.value,
       starts=_STARTS.value,
       smoke=_SCALE.value == 'smoke',
+      data_dir=_DATA_DIR.value,
     ),
     _ROOT,
     output_dir,

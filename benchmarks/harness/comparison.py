@@ -6,6 +6,7 @@ whatever slows the machine for a while slows all of them.
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 import random
 from collections.abc import Callable, Sequence
@@ -71,8 +72,9 @@ def distance(
 ) -> float:
   """How far a model is from the reference, in units of the reference's way.
 
-  Its way is from the initial weights, projected, to what it is: a program that
-  leaves something out goes another one.
+  Its way is from the initial weights to what it is: a program that leaves
+  something out goes another one. In a projected work it starts from the weights
+  projected.
 
   Raises:
     ValueError: If the models have other shapes.
@@ -82,7 +84,7 @@ def distance(
   for weights in (model, reference):
     if [w.shape for w in weights] != shapes:
       raise ValueError(f'model must have shapes {shapes}')
-  scale = work.l2_norm_clip / max(work_lib.norm(initial), work.l2_norm_clip)
+  scale = min(1.0, (work.l2_norm_clip or math.inf) / work_lib.norm(initial))
   way = _distance(reference, [w * scale for w in initial])
   return _distance(model, reference) / way
 

@@ -8,6 +8,8 @@ import dataclasses
 import pathlib
 import sys
 
+from benchmarks.harness import work as work_lib
+
 ENVIRONMENTS = '.venv-peers'
 
 
@@ -22,6 +24,9 @@ class Contender:
     module: The program.
     environment: Its folder in `.venv-peers`; empty for this interpreter.
     is_quiet: Whether its processes leave the machine alone while they wait.
+    kinds: Of the works that it does (`Work.kind`).
+    models: Of the works that it does (`Work.model`).
+    trains: Whether it has a program for a whole training.
   """
 
   library: str
@@ -30,11 +35,23 @@ class Contender:
   module: str
   environment: str = ''
   is_quiet: bool = True
+  kinds: tuple[str, ...] = (work_lib.PROJECTED,)
+  models: tuple[str, ...] = work_lib.MODELS
+  trains: bool = False
 
   @property
   def name(self) -> str:
     """As in flags and tables."""
     return f'{self.library}/{self.form}'
+
+  def does(self, work: work_lib.Work) -> bool:
+    """Whether a work is one that it does."""
+    return work.kind in self.kinds and work.model in self.models
+
+  @property
+  def training_module(self) -> str:
+    """The program of a peer's whole training."""
+    return self.module.rpartition('.')[0] + '.training'
 
   def interpreter(self, root: pathlib.Path) -> pathlib.Path:
     """The Python that runs it, in a checkout."""
@@ -50,26 +67,42 @@ class Contender:
     )
 
 
-def _ours(form: str, description: str) -> Contender:
-  return Contender('tvdp_tf', form, description, 'benchmarks.harness.ours')
+_BOTH = (work_lib.PROJECTED, work_lib.PRIVATE)
+_PRIVATE = (work_lib.PRIVATE,)
 
 
-def _peer(
-  library: str, form: str, description: str, is_quiet: bool = True
+def _ours(
+  form: str,
+  description: str,
+  kinds: tuple[str, ...] = _BOTH,
+  trains: bool = False,
 ) -> Contender:
+  module = 'benchmarks.harness.ours'
+  return Contender(
+    'tvdp_tf', form, description, module, kinds=kinds, trains=trains
+  )
+
+
+def _peer(library: str, form: str, description: str, **fields) -> Contender:
   module = f'benchmarks.peers.{library}.program'
-  return Contender(library, form, description, module, library, is_quiet)
+  return Contender(
+    library, form, description, module, **{'environment': library, **fields}
+  )
 
 
-OURS = _ours('compiled', 'the learning process in the compiled runtime')
+OURS = _ours(
+  'compiled', 'the learning process in the compiled runtime', trains=True
+)
 MATRIX_PRODUCT = Contender(
   'tensorflow',
   'matmul',
   'a product of two large matrices',
   'benchmarks.harness.matrix_product',
+  kinds=_BOTH,
 )
 _ALL = (
   OURS,
+  _ours('continuous', 'the same with continuous noise', _PRIVATE),
   _ours('tff', "the same learning process on TFF's worker"),
   _peer('pytorch', 'loop', 'eager, client after client, each on all cores'),
   _peer('pytorch', 'threads', 'eager, one Python thread a core'),
@@ -77,8 +110,47 @@ _ALL = (
   _peer('jax', 'scan', 'one jitted scan over the clients'),
   _peer('jax', 'vmap', 'all clients at once'),
   _peer('jax', 'sharded', 'one CPU device a core, each scans its clients'),
-  _peer('pfl', 'process', "pfl's simulation in one process, on all cores"),
-  _peer('pfl', 'workers', "pfl's simulation in one process a core", False),
-  _peer('flower', 'simulation', 'Ray, one actor a core, LocalDpMod', False),
+  _peer('jax', 'ghost', 'sharded, ghost clipping by hand', kinds=_PRIVATE),
+  _peer(
+    'jax', 'examples', 'sharded, vmap of grad over examples', kinds=_PRIVATE
+  ),
+  _peer(
+    'opacus',
+    'loop',
+    'ghost clipping, on all cores',
+    kinds=_PRIVATE,
+    trains=True,
+  ),
+  _peer(
+    'opacus',
+    'threads',
+    'ghost clipping, a Python thread a core',
+    kinds=_PRIVATE,
+    trains=True,
+  ),
+  _peer(
+    'tensorflow_privacy',
+    'fast',
+    'fast clipping in a tf.function a client; dense layers alone',
+    environment='',
+    kinds=_PRIVATE,
+    models=('mlp',),
+  ),
+  _peer(
+    'pfl',
+    'process',
+    "pfl's simulation in one process, on all cores",
+    trains=True,
+  ),
+  _peer(
+    'pfl', 'workers', "pfl's simulation in one process a core", is_quiet=False
+  ),
+  _peer(
+    'flower',
+    'simulation',
+    'Ray, one actor a core, LocalDpMod',
+    is_quiet=False,
+    trains=True,
+  ),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}

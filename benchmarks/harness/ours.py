@@ -1,8 +1,10 @@
 """This library as a program of the benchmark.
 
 What is timed is what a run does in a round: `Rounds` on a learning process of
-`build_learning_process` with the paper's mechanism, its noise fixed. Forms:
-`compiled`, in this process; `tff`, on TFF's worker.
+`build_learning_process`, its noise fixed: with the paper's mechanism in a
+projected work, with `gradient` in a private one. Forms: `compiled`, in this
+process; `continuous`, the same with continuous noise, where the default is
+discrete; `tff`, on TFF's worker.
 """
 
 import contextlib
@@ -20,14 +22,23 @@ from benchmarks.harness import work as work_lib
 from tvdp_tf import mechanisms, privacy, runtimes
 from tvdp_tf.federated import schedule_state
 from tvdp_tf.learning import datasets, models, participation
+from tvdp_tf.privacy import sensitivity
 from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import settings as settings_lib
 
+_FORMS = ('compiled', 'continuous', 'tff')
 # More than anyone measures; theta = 1, so that all have the same noise.
 _ROUNDS = 10**6
 # Vanishes in float32 beside any parameter.
 _NO_NOISE = 1e-30
+# Vanishes beside any step. With less, a gradient has more steps of the grid of
+# discrete noise than an integer holds.
+_NO_STEP_NOISE = 1e-8
+
+
+def _schedule(noise_stddev: float) -> privacy.GeometricSchedule:
+  return privacy.GeometricSchedule(1.0, _ROUNDS, noise_stddev)
 
 
 class _FixedNoise(mechanisms.Paper):
@@ -39,9 +50,34 @@ class _FixedNoise(mechanisms.Paper):
       _schedule(noise_stddev), settings.l2_norm_clip
     )
 
+  def fixed(self, noise_stddev: float) -> privacy.GeometricSchedule:
+    """The schedule of another standard deviation, maybe 0."""
+    return _schedule(noise_stddev or _NO_NOISE)
 
-def _schedule(noise_stddev: float) -> privacy.GeometricSchedule:
-  return privacy.GeometricSchedule(1.0, _ROUNDS, noise_stddev or _NO_NOISE)
+
+class _FixedStepNoise(mechanisms.Gradient):
+  """`gradient` with a given standard deviation in all steps of all rounds."""
+
+  def __init__(self, settings, fed, noise_stddev: float):
+    # What would be calibrated, over the cohorts of all rounds, is given.
+    super(mechanisms.Gradient, self).__init__(settings, fed)
+    self._examples = int(fed.examples_per_user[0])
+    self._adopt(np.ones(settings.users), settings.rounds)
+    schedule = self.fixed(noise_stddev)
+    self._adopt(
+      np.full(settings.users, schedule.initial_stddev), settings.rounds
+    )
+
+  def fixed(self, noise_stddev: float) -> privacy.GeometricSchedule:
+    """The schedule, in noise multipliers."""
+    unit = self.mechanism.sensitivity(self._examples).value
+    return _schedule((noise_stddev or _NO_STEP_NOISE) / unit)
+
+
+def _clip_of(work: work_lib.Work) -> float:
+  """What makes us clip to C_g: we clip shorter, by what rounding may add."""
+  rounding = sensitivity.relative_rounding(work.examples_per_user)
+  return work.example_l2_norm_clip * (1 + rounding)
 
 
 def _model_spec(work: work_lib.Work) -> models.ModelSpec:
@@ -93,22 +129,33 @@ class Ours(program_lib.Program):
 
   def __init__(self, server: program_lib.Server):
     work = server.work
+    is_private = work.kind == work_lib.PRIVATE
+    clips = (
+      {'example_l2_norm_clip': _clip_of(work)}
+      if is_private
+      else {'l2_norm_clip': work.l2_norm_clip}
+    )
     settings = settings_lib.TrainingSettings(
       dataset='generated_mnist',
-      mechanism='paper',
+      mechanism='gradient' if is_private else 'paper',
+      participation='uniform',
       model=work.model,
       users=work.users,
       users_per_round=work.users_per_round,
+      # So many discrete draws hold what no larger epsilon promises.
+      epsilon=1.0,
       theta=1.0,
       rounds=_ROUNDS,
       local_steps=work.local_steps,
-      l2_norm_clip=work.l2_norm_clip,
       learning_rate=work.learning_rate,
-      runtime=server.form,
+      noise='continuous' if server.form == 'continuous' else '',
+      runtime='tff' if server.form == 'tff' else 'compiled',
+      **clips,
     )
     fed = _federation(server)
-    plan = _FixedNoise(settings, fed, work.noise_stddev)
-    self._rounds = rounds_lib.on_runtime(plan, fed)
+    mechanism = _FixedStepNoise if is_private else _FixedNoise
+    self._plan = mechanism(settings, fed, work.noise_stddev)
+    self._rounds = rounds_lib.on_runtime(self._plan, fed)
     self._initial = self._rounds.process.initialize()
 
   def close(self) -> None:
@@ -117,10 +164,10 @@ class Ours(program_lib.Program):
 
   def reset(self, noise_stddev: float) -> None:
     schedule = schedule_state.of(self._initial)
-    assert schedule is not None  # The paper's mechanism has one.
+    assert schedule is not None  # Both mechanisms have one.
     self._state = schedule_state.put(
       self._initial,
-      schedule_state.refined(schedule, _schedule(noise_stddev)),
+      schedule_state.refined(schedule, self._plan.fixed(noise_stddev)),
     )
 
   def round(self, round_number: int) -> None:
@@ -139,13 +186,15 @@ class Ours(program_lib.Program):
 def main() -> None:
   """Serves until it is told to quit."""
   server = program_lib.start('compiled')
-  if server.form not in ('compiled', 'tff'):
-    raise ValueError(f'form must be compiled or tff, got {server.form!r}')
+  if server.form not in _FORMS:
+    raise ValueError(
+      f'form must be one of {", ".join(_FORMS)}, got {server.form!r}'
+    )
   runtimes.configure('cpu', server.work.users_per_round)  # As train.py does.
   runtime = (
-    runtimes.compiled_runtime('cpu')
-    if server.form == 'compiled'
-    else runtimes.local_runtime()
+    runtimes.local_runtime()
+    if server.form == 'tff'
+    else runtimes.compiled_runtime('cpu')
   )
   with runtime, contextlib.closing(Ours(server)) as program:
     server.serve(program, tensorflow=tf.__version__, tff=tff.__version__)

@@ -15,6 +15,7 @@ from benchmarks.harness import (
   startup,
   statistics,
   tables,
+  whole_training,
 )
 from benchmarks.harness import contenders as contenders_lib
 from benchmarks.harness import work as work_lib
@@ -29,13 +30,14 @@ class Settings:
   """What to measure.
 
   Attributes:
-    measures: Some of `peers`, `startup` and `scaling`.
+    measures: Some of `peers`, `startup`, `program` and `scaling`.
     works: The works, by name.
     contenders: Names; ours takes part in any case.
     turns: Of each program in `peers`.
     rounds: Of a turn; a point of `scaling` has `turns` times as many.
-    starts: Of each program in `startup`.
-    smoke: Whether `scaling` is to be small, too.
+    starts: Of each program in `startup` and `program`.
+    smoke: Whether `scaling` and `program` are to be small, too.
+    data_dir: TFDS's folder, of `program`.
   """
 
   measures: Sequence[str]
@@ -45,6 +47,7 @@ class Settings:
   rounds: int
   starts: int
   smoke: bool = False
+  data_dir: str | None = None
 
 
 @dataclasses.dataclass
@@ -58,6 +61,7 @@ class Results:
     blocks: By work.
     programs: By work.
     starts: By work.
+    trainings: By work.
     points: Of all series.
   """
 
@@ -73,7 +77,15 @@ class Results:
   starts: dict[str, list[startup.ColdStart]] = dataclasses.field(
     default_factory=dict
   )
+  trainings: dict[str, list[whole_training.WholeTraining]] = dataclasses.field(
+    default_factory=dict
+  )
   points: list[scaling.Point] = dataclasses.field(default_factory=list)
+
+  def absent_of(self, name: str) -> list[contenders_lib.Contender]:
+    """Those that would do a work."""
+    work = self.settings.works[name]
+    return [contender for contender in self.absent if contender.does(work)]
 
   def summaries(self) -> dict[str, list[statistics.Summary]]:
     """By work."""
@@ -101,29 +113,44 @@ class Results:
       peak = statistics.peak_flops_per_second(self.blocks[name])
       parts += [
         f'## {name}',
-        tables.comparison_table(own, self.absent),
+        tables.comparison_table(own, self.absent_of(name)),
         f'The peak is that of a matrix product: {peak / 1e9:.0f} GFLOP/s.',
         tables.best_table(own),
       ]
     for name, starts in self.starts.items():
       parts += [
         f'## Cold start, {name}',
-        tables.startup_table(starts, self.absent),
+        tables.startup_table(starts, self.absent_of(name)),
+      ]
+    for name, trainings in self.trainings.items():
+      work = self.settings.works[name]
+      parts += [
+        f'## A whole training, {name}',
+        tables.training_table(
+          trainings,
+          [c for c in self.absent if whole_training.trains(c, work)],
+        ),
       ]
     if self.points:
       parts += ['## Growth', tables.scaling_table(self.points, self.labels())]
     return '\n\n'.join(parts) + '\n'
 
 
-def _turns(settings: Settings, programs: int) -> int:
+def _turns(
+  settings: Settings, present: Sequence[contenders_lib.Contender]
+) -> int:
   """How often `run` tells of its progress."""
   count = 0
-  if 'peers' in settings.measures:
-    # Each is started once; so is the matrix product.
-    count += (programs + 1) * (1 + settings.turns)
-  if 'startup' in settings.measures:
-    count += programs * settings.starts
-  count *= len(settings.works)
+  for work in settings.works.values():
+    programs = sum(contender.does(work) for contender in present)
+    if 'peers' in settings.measures:
+      # Each is started once; so is the matrix product.
+      count += (programs + 1) * (1 + settings.turns)
+    if 'startup' in settings.measures:
+      count += programs * settings.starts
+    if 'program' in settings.measures:
+      trained = [c for c in present if whole_training.trains(c, work)]
+      count += len(trained) * settings.starts
   if 'scaling' in settings.measures:
     named = scaling.series(settings.smoke).values()
     count += 1 + sum(len(one.works) for one in named)
@@ -161,7 +188,7 @@ def run(
   absent = [c for c in chosen if c not in present]
   results = Results(settings, environment, absent)
   output_dir.mkdir(parents=True, exist_ok=True)
-  count = _turns(settings, len(present))
+  count = _turns(settings, present)
   with tqdm.tqdm(total=count, disable=not progress, unit='turn') as bar:
 
     def on_turn(name: str) -> None:
@@ -173,14 +200,27 @@ def run(
       _write(results, output_dir)
 
     for name, work in settings.works.items():
+      able = [contender for contender in present if contender.does(work)]
       if 'peers' in settings.measures:
         results.blocks[name], results.programs[name] = comparison.compare(
-          work, present, root, settings.turns, settings.rounds, on_turn
+          work, able, root, settings.turns, settings.rounds, on_turn
         )
         save()
       if 'startup' in settings.measures:
         results.starts[name] = startup.measure(
-          work, present, root, settings.starts, on_turn
+          work, able, root, settings.starts, on_turn
+        )
+        save()
+      trained = [c for c in able if whole_training.trains(c, work)]
+      if 'program' in settings.measures and trained:
+        results.trainings[name] = whole_training.measure(
+          work,
+          trained,
+          root,
+          settings.starts,
+          settings.data_dir,
+          settings.smoke,
+          on_turn,
         )
         save()
     if 'scaling' in settings.measures:
@@ -194,6 +234,7 @@ def run(
 def _json(results: Results) -> dict[str, Any]:
   """Settings, machine, versions and summaries."""
   settings = dataclasses.asdict(results.settings)
+  del settings['data_dir']  # A path of the machine.
   programs = {
     work: {
       program.contender.name: {
@@ -234,6 +275,12 @@ def _json(results: Results) -> dict[str, Any]:
   }
 
 
+def _write_rows(path: pathlib.Path, rows: Sequence[Any]) -> None:
+  """Writes dataclasses of one kind as CSV."""
+  fields = [field.name for field in dataclasses.fields(rows[0])]
+  files.write_csv(path, fields, [dataclasses.astuple(row) for row in rows])
+
+
 def _write(results: Results, output_dir: pathlib.Path) -> None:
   """Writes README.md, summary.json, and CSV and PNG of each measure."""
   files.write_json(output_dir / SUMMARY, _json(results))
@@ -250,13 +297,10 @@ def _write(results: Results, output_dir: pathlib.Path) -> None:
       ],
     )
     pictures.draw_comparison(results.summaries(), output_dir / 'peers.png')
+  for name, trainings in results.trainings.items():
+    _write_rows(output_dir / f'program-{name}.csv', trainings)
   for name, starts in results.starts.items():
-    fields = [field.name for field in dataclasses.fields(startup.ColdStart)]
-    files.write_csv(
-      output_dir / f'startup-{name}.csv',
-      fields,
-      [dataclasses.astuple(start) for start in starts],
-    )
+    _write_rows(output_dir / f'startup-{name}.csv', starts)
     pictures.draw_startup(starts, output_dir / f'startup-{name}.png')
   if results.points:
     columns = [f.name for f in dataclasses.fields(scaling.Point)]

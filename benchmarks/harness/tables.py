@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from benchmarks.harness import contenders as contenders_lib
-from benchmarks.harness import scaling, startup, statistics
+from benchmarks.harness import scaling, startup, statistics, whole_training
 from tvdp_tf.output import markdown
 
 _MEGABYTE = 2**20
@@ -103,6 +103,35 @@ def startup_table(
   return markdown.table(
     ['program', 'imports, s', 'build, s', 'first round, s', 'cold start, s'],
     rows,
+  )
+
+
+def training_table(
+  trainings: Sequence[whole_training.WholeTraining],
+  absent: Sequence[contenders_lib.Contender],
+) -> str:
+  """Seconds from the start of the process to its end, the fastest first."""
+  by_name: dict[str, dict[int, whole_training.WholeTraining]] = {}
+  for one in trainings:
+    by_name.setdefault(one.contender, {})[one.number] = one
+  ours = by_name[contenders_lib.OURS.name]
+  rows = []
+  for name, own in by_name.items():
+    seconds = statistics.Quartiles.of([one.seconds for one in own.values()])
+    ratios = [one.seconds / ours[number].seconds for number, one in own.items()]
+    accuracies = [one.accuracy for one in own.values()]
+    row = [
+      name,
+      _quartiles(seconds),
+      _quartiles(statistics.Quartiles.of(ratios)),
+      f'{100 * statistics.Quartiles.of(accuracies).median:.1f} %',
+    ]
+    rows.append((seconds.median, row))
+  header = ['program', 'seconds in all', 'times ours', 'test accuracy']
+  return markdown.table(
+    header,
+    [row for _, row in sorted(rows)]
+    + [[c.name, absent_note(c), '', ''] for c in absent],
   )
 
 

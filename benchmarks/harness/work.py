@@ -4,9 +4,14 @@ NumPy alone, because programs of other libraries import it in environments of
 their own. Numbers are made from random bits by exactly rounded operations, so
 that they are the same everywhere; `digest` shows it.
 
-A round: K of U users are drawn; each starts from the global model, takes tau
-full-batch gradient steps, and projects all of its parameters to norm C after
-each of them; N(0, sigma^2) is added to every parameter; the server averages.
+A round: K of U users are drawn; each starts from the global model and takes tau
+full-batch gradient steps; the server averages.
+
+In a projected work all parameters together are projected to norm C after each
+step, and N(0, sigma^2) is added to every parameter of an upload. In a private
+one the gradient of every example is clipped to norm C_g, all parameters
+together, and N(0, sigma^2) is added to every value of their mean, in each step;
+nothing is projected.
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ from tvdp_tf import _validate
 from tvdp_tf.learning import aligned
 
 MODELS = ('mlp', 'cnn')
+PROJECTED, PRIVATE = 'projected', 'private'
 NUM_CLASSES = 10
 # Of the square matrices whose product shows the machine's peak.
 MATRIX_SIZE = 2048
@@ -58,7 +64,8 @@ class Work:
     examples_per_user: n.
     local_steps: tau.
     learning_rate: eta.
-    l2_norm_clip: C.
+    l2_norm_clip: C; None in a private work.
+    example_l2_norm_clip: C_g; None in a projected work.
     noise_stddev: sigma.
     hidden_units: Width of the mlp.
     seed: Of data, initial weights and cohorts.
@@ -70,7 +77,8 @@ class Work:
   examples_per_user: int = 600
   local_steps: int = 5
   learning_rate: float = 0.1
-  l2_norm_clip: float = 5.0
+  l2_norm_clip: float | None = 5.0
+  example_l2_norm_clip: float | None = None
   noise_stddev: float = 0.01
   hidden_units: int = 32
   seed: int = 1
@@ -82,10 +90,21 @@ class Work:
     _validate.integer('examples_per_user', self.examples_per_user)
     _validate.integer('local_steps', self.local_steps)
     _validate.positive('learning_rate', self.learning_rate)
-    _validate.positive('l2_norm_clip', self.l2_norm_clip)
+    if (self.l2_norm_clip is None) == (self.example_l2_norm_clip is None):
+      raise ValueError(
+        'one of l2_norm_clip and example_l2_norm_clip must be given'
+      )
+    for name in ('l2_norm_clip', 'example_l2_norm_clip'):
+      if getattr(self, name) is not None:
+        _validate.positive(name, getattr(self, name))
     _validate.positive('noise_stddev', self.noise_stddev)
     _validate.integer('hidden_units', self.hidden_units)
     _validate.integer('seed', self.seed, 0, 2**63 - 1)
+
+  @property
+  def kind(self) -> str:
+    """`PROJECTED` or `PRIVATE`."""
+    return PROJECTED if self.example_l2_norm_clip is None else PRIVATE
 
   @property
   def input_shape(self) -> tuple[int, ...]:
@@ -114,6 +133,7 @@ class Work:
 
     A layer takes three products an example and step: forward, the gradient of
     its kernel and that of its input; the first layer has no need of the last.
+    Clipping every example takes no further product: norms are had without.
     """
     forward = [layer.flops for layer in self.layers]
     an_example = 3 * sum(forward) - forward[0]
@@ -184,9 +204,16 @@ def from_json(text: str) -> Work:
   return Work(**json.loads(text))
 
 
+def _private(work: Work) -> Work:
+  return dataclasses.replace(work, l2_norm_clip=None, example_l2_norm_clip=1.0)
+
+
+_MLP, _CNN = Work(), Work('cnn', examples_per_user=500)
 WORKS = {
-  'mlp-round': Work(),
-  'cnn-round': Work('cnn', examples_per_user=500),
+  'mlp-round': _MLP,
+  'cnn-round': _CNN,
+  'private-mlp-round': _private(_MLP),
+  'private-cnn-round': _private(_CNN),
   # Next to nothing to train: what a client costs beside it.
   'small-clients': Work(
     users=1000, users_per_round=1000, examples_per_user=1, local_steps=1

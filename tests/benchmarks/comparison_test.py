@@ -43,6 +43,15 @@ class VerifyTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(found, 0.001, places=4)
 
+  def test_the_way_of_a_private_work_starts_unprojected(self):
+    start = fakes.PRIVATE_WORK.initial_weights()
+    model, half = (
+      [s + share * w for s, w in zip(start, self.way, strict=True)]
+      for share in (1.0, 0.5)
+    )
+    distance = comparison.distance(fakes.PRIVATE_WORK, half, model)
+    self.assertAlmostEqual(distance, 0.5, places=3)
+
   @parameterized.parameters(
     (0.98, 2.0, 5.0, 'its model is 0.02 of the way of ours away'),
     (1.0, 2.01, 5.0, 'its loss is 2.01, ours is 2'),
@@ -108,18 +117,33 @@ class CompareTest(parameterized.TestCase):
     with self.assertRaisesRegex(session.ProgramError, message):
       self.compare(fakes.contender('same'), fakes.contender(form))
 
-  def test_ours_does_the_work_of_a_plain_numpy_loop(self):
-    session_of_ours = session.Session(contenders.OURS, fakes.WORK, fakes.ROOT)
-    with session_of_ours as ours:
-      ours.run(2)
-      expected = ours.check(3)
-    with session.Session(
-      fakes.contender('same'), fakes.WORK, fakes.ROOT
-    ) as plain:
-      self.assertEqual(plain.start.digest, ours.start.digest)
-      found = comparison.verify(
-        fakes.WORK, 'numpy/same', plain.check(3), expected
+  @parameterized.parameters('mean', 'layers', 'loose', 'projected', 'short')
+  def test_other_clipping(self, form):
+    with self.assertRaisesRegex(
+      session.ProgramError, f'numpy/{form} does other work'
+    ):
+      comparison.compare(
+        fakes.PRIVATE_WORK,
+        [fakes.contender('same'), fakes.contender(form)],
+        fakes.ROOT,
+        1,
+        1,
       )
+
+  @parameterized.parameters(
+    ('tvdp_tf/compiled', fakes.WORK),
+    ('tvdp_tf/compiled', fakes.PRIVATE_WORK),
+    ('tvdp_tf/continuous', fakes.PRIVATE_WORK),
+    ('tensorflow_privacy/fast', fakes.PRIVATE_WORK),
+  )
+  def test_the_work_of_a_plain_numpy_loop(self, name, work):
+    contender = contenders.CONTENDERS[name]
+    with session.Session(contender, work, fakes.ROOT) as measured:
+      measured.run(2)
+      expected = measured.check(3)
+    with session.Session(fakes.contender('same'), work, fakes.ROOT) as plain:
+      self.assertEqual(plain.start.digest, measured.start.digest)
+      found = comparison.verify(work, 'numpy/same', plain.check(3), expected)
     self.assertLess(found, 1e-4)
 
 

@@ -2,7 +2,9 @@
 
 Forms: `same` does the work, `short` leaves out a local step, `data` works on
 other data, `garbage` answers with no JSON, `dead` dies in its first round,
-`silent` says nothing, `child` does the work and keeps a child.
+`silent` says nothing, `child` does the work and keeps a child. Of a private
+work, `loose` clips to 2 % more, `layers` each parameter by itself, `mean` the
+mean in the place of each example, and `projected` projects besides.
 """
 
 import subprocess
@@ -28,6 +30,29 @@ def gradients(weights, features, labels):
   return [features.T @ back, back.sum(0), hidden.T @ errors, errors.sum(0)]
 
 
+def clipped(gradient, clip):
+  """Scaled to a norm of at most `clip`, all parts together."""
+  factor = min(1, clip / work_lib.norm(gradient))
+  return [part * factor for part in gradient]
+
+
+def clipped_mean(weights, features, labels, clip, form):
+  """Of the gradients of the examples, each clipped; or something else."""
+  if form == 'mean':
+    return clipped(gradients(weights, features, labels), clip)
+  if form == 'loose':
+    clip *= 1.02
+  total = [np.zeros(w.shape) for w in weights]
+  for i in range(len(labels)):
+    one = gradients(weights, features[i : i + 1], labels[i : i + 1])
+    if form == 'layers':
+      one = [clipped([part], clip)[0] for part in one]
+    else:
+      one = clipped(one, clip)
+    total = [t + part for t, part in zip(total, one, strict=True)]
+  return [t / len(labels) for t in total]
+
+
 class NumpyProgram(program_lib.Program):
   """In float64."""
 
@@ -41,19 +66,30 @@ class NumpyProgram(program_lib.Program):
     self._noise_stddev = noise_stddev
     self._weights = self._work.initial_weights()
 
+  def _noised(self, values):
+    return [
+      v + self._rng.normal(0, 1, v.shape) * self._noise_stddev for v in values
+    ]
+
   def _client(self, user):
     work, weights = self._work, self._weights
+    is_private = work.kind == work_lib.PRIVATE
+    examples = self._features[user], self._labels[user]
     for _ in range(work.local_steps - (self._form == 'short')):
-      steps = gradients(weights, self._features[user], self._labels[user])
+      if is_private:
+        clip = work.example_l2_norm_clip
+        steps = self._noised(clipped_mean(weights, *examples, clip, self._form))
+      else:
+        steps = gradients(weights, *examples)
       weights = [
         w - work.learning_rate * step
         for w, step in zip(weights, steps, strict=True)
       ]
-      norm = max(work_lib.norm(weights), work.l2_norm_clip)
-      weights = [w * (work.l2_norm_clip / norm) for w in weights]
-    return [
-      w + self._rng.normal(0, 1, w.shape) * self._noise_stddev for w in weights
-    ]
+      if not is_private:
+        weights = clipped(weights, work.l2_norm_clip)
+      elif self._form == 'projected':
+        weights = clipped(weights, 5.0)
+    return weights if is_private else self._noised(weights)
 
   def round(self, round_number):
     if self._form == 'dead':

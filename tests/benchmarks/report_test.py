@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import dataclasses
 import json
 import pathlib
 from unittest import mock
@@ -16,6 +17,7 @@ from benchmarks.harness import (
   session,
   statistics,
   tables,
+  whole_training,
 )
 from benchmarks.harness import work as work_lib
 from tests.benchmarks import fakes
@@ -100,6 +102,22 @@ class SummaryTest(absltest.TestCase):
     self.assertIn('| jax | scan | 2 (2 to 2) |', best)
     self.assertNotIn('vmap', best)
 
+  def test_training_table(self):
+    rows = [(OURS, 1, 8.0), ('pfl/process', 1, 4.0), (OURS, 2, 2.0)]
+    rows.append(('pfl/process', 2, 3.0))
+    text = tables.training_table(
+      [whole_training.WholeTraining(*row, 0.9) for row in rows],
+      [contenders.CONTENDERS['flower/simulation']],
+    )
+    lines = text.splitlines()[2:]
+    # Turn by turn: 4 / 8 and 3 / 2.
+    self.assertEqual(
+      lines[0],
+      '| pfl/process | 3.5 (3.25 to 3.75) | 1 (0.75 to 1.25) | 90.0 % |',
+    )
+    self.assertIn(f'| {OURS} | 5 (3.5 to 6.5) | 1 (1 to 1) |', lines[1])
+    self.assertIn('absent', lines[2])
+
 
 class WholeTest(absltest.TestCase):
   def test_measures_writes_and_draws(self):
@@ -108,6 +126,10 @@ class WholeTest(absltest.TestCase):
     known = {
       ours.name: ours,
       'numpy/child': fakes.contender('child'),
+      # Of other works.
+      'numpy/private': dataclasses.replace(
+        fakes.contender('dead'), form='private', kinds=('private',)
+      ),
       'jax/scan': contenders.CONTENDERS['jax/scan'],
     }
     for name, value in (
@@ -122,7 +144,7 @@ class WholeTest(absltest.TestCase):
       report.Settings(
         measures=('peers', 'startup', 'scaling'),
         works={'mlp-round': fakes.WORK},
-        contenders=('numpy/child', 'jax/scan'),
+        contenders=('numpy/child', 'numpy/private', 'jax/scan'),
         turns=2,
         rounds=2,
         starts=2,
@@ -208,11 +230,30 @@ class ContendersTest(absltest.TestCase):
     empty = pathlib.Path(self.create_tempdir().full_path)
     for name, contender in contenders.CONTENDERS.items():
       self.assertEqual(contender.name, name)
-      ours = contender.library == 'tvdp_tf'
-      self.assertEqual(contender.is_present(empty), ours)
+      own = contender.library in ('tvdp_tf', 'tensorflow_privacy')
+      self.assertEqual(contender.is_present(empty), own)
       # Their programs are there, whoever has made environments.
-      path = contender.module.replace('.', '/') + '.py'
-      self.assertTrue((fakes.ROOT / path).exists())
+      modules = [contender.module]
+      if contender.trains and contender.environment:
+        modules.append(contender.training_module)
+      for module in modules:
+        path = module.replace('.', '/') + '.py'
+        self.assertTrue((fakes.ROOT / path).exists())
+
+  def test_who_does_what(self):
+    def able(name):
+      work = work_lib.WORKS[name]
+      known = contenders.CONTENDERS.values()
+      return {contender.name for contender in known if contender.does(work)}
+
+    plain, private = able('mlp-round'), able('private-mlp-round')
+    self.assertEqual(plain & private, {OURS, 'tvdp_tf/tff'})
+    self.assertEqual(plain, able('cnn-round'))
+    self.assertIn('jax/sharded', plain)
+    self.assertEqual(
+      private - able('private-cnn-round'), {'tensorflow_privacy/fast'}
+    )
+    self.assertContainsSubset(['jax/ghost', 'opacus/threads'], private)
 
 
 if __name__ == '__main__':

@@ -76,6 +76,12 @@ class FlopsTest(absltest.TestCase):
     expected = 10 * 500 * 5 * (2 * first + 3 * others)
     self.assertEqual(work_lib.WORKS['cnn-round'].flops_per_round, expected)
 
+  def test_clipping_takes_no_product_more(self):
+    for name in ('mlp-round', 'cnn-round'):
+      work, private = (work_lib.WORKS[one] for one in (name, f'private-{name}'))
+      self.assertEqual((work.kind, private.kind), ('projected', 'private'))
+      self.assertEqual(private.flops_per_round, work.flops_per_round)
+
   def test_data_bytes(self):
     self.assertEqual(SMALL.data_bytes, SMALL.features().nbytes)
 
@@ -86,6 +92,12 @@ class ArgumentsTest(parameterized.TestCase):
     ({'users': 0}, 'users must be an integer >= 1'),
     ({'users_per_round': 101}, 'users_per_round must be an integer from 1'),
     ({'noise_stddev': 0.0}, 'noise_stddev must be a finite number > 0'),
+    ({'l2_norm_clip': None}, 'one of l2_norm_clip and example_l2_norm_clip'),
+    ({'example_l2_norm_clip': 1.0}, 'one of l2_norm_clip and example_l2_norm'),
+    (
+      {'l2_norm_clip': None, 'example_l2_norm_clip': 0.0},
+      'example_l2_norm_clip must be a finite number > 0',
+    ),
     ({'hidden_units': 1.5}, 'hidden_units must be an integer'),
   )
   def test_refused(self, values, message):

@@ -42,11 +42,32 @@ class SmokeTest(absltest.TestCase):
     self.assertLen((folder / 'peers.csv').read_text().splitlines(), 1 + 2 * 6)
     self.assertLen(summary['summaries']['mlp-round'], 1)
 
+  def test_a_private_work_and_a_whole_training(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'out')
+    result = benchmark(
+      folder,
+      '--measure=peers,program',
+      '--works=private-mlp-round',
+      '--contenders=tvdp_tf/compiled',
+      '--turns=1',
+      '--rounds=1',
+      '--starts=1',
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('## A whole training, private-mlp-round', result.stdout)
+    rows = (folder / 'program-private-mlp-round.csv').read_text().splitlines()
+    self.assertEqual(rows[0], 'contender,number,seconds,accuracy')
+    self.assertLen(rows, 2)
+
 
 class FlagsTest(parameterized.TestCase):
   @parameterized.parameters(
     ('--measure=speed', '--measure must be one of peers, startup, scaling'),
     ('--measure=', '--measure must be some of peers, startup, scaling'),
+    (
+      '--contenders=jax/ghost',
+      '--contenders: jax/ghost does none of mlp-round',
+    ),
     ('--works=rnn-round', '--works must be one of mlp-round, cnn-round'),
     ('--contenders=keras', '--contenders must be one of tvdp_tf/compiled, '),
     ('--turns=0', '--turns must be an integer >= 1'),
@@ -60,6 +81,12 @@ class FlagsTest(parameterized.TestCase):
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(line, result.stderr)
     self.assertFalse(os.path.lexists(folder))
+
+  def test_no_work_to_train(self):
+    folder = self.create_tempdir().full_path + '/out'
+    result = benchmark(folder, '--measure=program', '--works=cnn-round')
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--measure=program needs a work of the mlp', result.stderr)
 
   def test_existing_folder(self):
     folder = self.create_tempdir()

@@ -63,8 +63,13 @@ def privacy_mod(work):
   return mod
 
 
-def make_client_app(work: work_lib.Work, folder: pathlib.Path) -> ClientApp:
-  """A client trains on the user that the message names."""
+def make_client_app(work: work_lib.Work, data_of) -> ClientApp:
+  """A client trains on the user that the message names.
+
+  Args:
+    work: The work.
+    data_of: User -> features and labels; it is sent to the actors.
+  """
   app = ClientApp(mods=[privacy_mod(work)])
 
   @app.train()
@@ -72,10 +77,7 @@ def make_client_app(work: work_lib.Work, folder: pathlib.Path) -> ClientApp:
     del context
     pytorch_program.keep_memory()
     torch.set_num_threads(1)
-    user = message.content['config']['user']
-    # Mapped, not read.
-    features = np.load(folder / 'features.npy', mmap_mode='c')[user]
-    labels = np.load(folder / 'labels.npy', mmap_mode='c')[user]
+    features, labels = data_of(message.content['config']['user'])
     weights = pytorch_program.local_training(work)(
       [
         pytorch_program.from_keras(array)
@@ -96,17 +98,18 @@ def make_client_app(work: work_lib.Work, folder: pathlib.Path) -> ClientApp:
 
 
 class CohortStrategy(FedAvg):
-  """FedAvg that trains a given cohort."""
+  """FedAvg that trains given cohorts."""
 
-  def __init__(self, noise_stddev):
+  def __init__(self, noise_stddev, cohort_of):
     super().__init__(fraction_evaluate=0.0)
-    self.cohort = []
+    self.cohort_of = cohort_of
     self._noise_stddev = float(noise_stddev)
 
   def configure_train(self, server_round, arrays, config, grid):
-    del server_round, config
+    del config
+    cohort = self.cohort_of(server_round).tolist()
     # Nodes hold nothing: any of them can be any user.
-    nodes = list(grid.get_node_ids())[: len(self.cohort)]
+    nodes = list(grid.get_node_ids())[: len(cohort)]
     return [
       Message(
         content=RecordDict(
@@ -120,7 +123,7 @@ class CohortStrategy(FedAvg):
         message_type='train',
         dst_node_id=node,
       )
-      for node, user in zip(nodes, self.cohort, strict=True)
+      for node, user in zip(nodes, cohort, strict=True)
     ]
 
   def aggregate_train(self, server_round, replies):
@@ -132,6 +135,24 @@ class CohortStrategy(FedAvg):
     return super().aggregate_train(server_round, replies)
 
 
+def initial_arrays(work: work_lib.Work) -> ArrayRecord:
+  """The initial model as Flower has it."""
+  return ArrayRecord(work.initial_weights())
+
+
+def simulate(work: work_lib.Work, server_app: ServerApp, data_of) -> None:
+  """Runs a server with one actor a core; see `make_client_app`."""
+  run_simulation(
+    server_app,
+    make_client_app(work, data_of),
+    num_supernodes=work.users,
+    backend_config={
+      'init_args': {'num_cpus': CORES, 'include_dashboard': False},
+      'client_resources': {'num_cpus': 1, 'num_gpus': 0},
+    },
+  )
+
+
 class Flower(program_lib.Program):
   """A round is one of the strategy's."""
 
@@ -140,11 +161,12 @@ class Flower(program_lib.Program):
     self._grid = grid
 
   def reset(self, noise_stddev):
-    self._strategy = CohortStrategy(noise_stddev)
-    self._arrays = ArrayRecord(self._work.initial_weights())
+    self._strategy = CohortStrategy(noise_stddev, self._work.cohort)
+    self._arrays = initial_arrays(self._work)
 
   def round(self, round_number):
-    self._strategy.cohort = self._work.cohort(round_number).tolist()
+    # To the strategy, each is the first.
+    self._strategy.cohort_of = lambda _: self._work.cohort(round_number)
     result = self._strategy.start(self._grid, self._arrays, num_rounds=1)
     self._arrays = result.arrays
 
@@ -172,15 +194,15 @@ def main() -> None:
     folder = pathlib.Path(name)
     np.save(folder / 'features.npy', server.features)
     np.save(folder / 'labels.npy', server.labels)
-    run_simulation(
-      server_app,
-      make_client_app(server.work, folder),
-      num_supernodes=server.work.users,
-      backend_config={
-        'init_args': {'num_cpus': CORES, 'include_dashboard': False},
-        'client_resources': {'num_cpus': 1, 'num_gpus': 0},
-      },
-    )
+
+    def data_of(user):
+      # Mapped, not read.
+      return tuple(
+        np.load(folder / f'{part}.npy', mmap_mode='c')[user]
+        for part in ('features', 'labels')
+      )
+
+    simulate(server.work, server_app, data_of)
 
 
 if __name__ == '__main__':

@@ -1,9 +1,10 @@
 """JAX: one jitted function a round.
 
 Forms: `scan`, the clients one after the other; `vmap`, all at once; `sharded`,
-the clients dealt out to one CPU device a core, and scanned there. Convolutions
-are written as products of patches (im2col), where XLA's own are many times
-slower on a CPU.
+the clients dealt out to one CPU device a core, and scanned there; of private
+works `ghost` and `examples`, as in `clipping`, dealt out in the same way.
+Convolutions are written as products of patches (im2col), where XLA's own are
+many times slower on a CPU.
 """
 
 import os
@@ -23,14 +24,16 @@ from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.harness import program as program_lib
+from benchmarks.harness import work as work_lib
+from benchmarks.peers.jax import clipping
 
 
-def convolution(kernel, bias, images):
-  """Valid convolution, by one product of patches and kernel."""
+def patches(kernel, images):
+  """[n, rows, columns, height * width * in] of a valid convolution."""
   height, width = kernel.shape[:2]
   rows = images.shape[1] - height + 1
   columns = images.shape[2] - width + 1
-  patches = jnp.concatenate(
+  return jnp.concatenate(
     [
       images[:, i : i + rows, j : j + columns]
       for i in range(height)
@@ -38,7 +41,6 @@ def convolution(kernel, bias, images):
     ],
     axis=-1,
   )
-  return patches @ kernel.reshape(-1, kernel.shape[-1]) + bias
 
 
 def max_pool(images):
@@ -48,26 +50,84 @@ def max_pool(images):
   return blocks.max(axis=(2, 4))
 
 
-def forward(weights, values):
-  """The work's models: convolutions with pooling, then dense layers."""
+def network(weights, values, taps):
+  """The work's models: convolutions with pooling, then dense layers.
+
+  A layer is the product of its input (patches, for a convolution) and its
+  kernel, flat; a tap is added to it.
+
+  Returns:
+    The logits, and the inputs of all layers.
+  """
   count = len(weights) // 2
   is_cnn = weights[0].ndim == 4
+  inputs = []
   for index in range(count):
     kernel, bias = weights[2 * index : 2 * index + 2]
-    if kernel.ndim == 4:
-      values = max_pool(jax.nn.relu(convolution(kernel, bias, values)))
+    is_convolution = kernel.ndim == 4
+    if is_convolution:
+      values = patches(kernel, values)
     else:
-      values = values.reshape(len(values), -1) @ kernel + bias
-      if is_cnn and index < count - 1:
-        values = jax.nn.relu(values)
-  return values
+      values = values.reshape(len(values), -1)
+    inputs.append(values)
+    values = values @ kernel.reshape(-1, bias.size) + bias + taps[index]
+    if is_cnn and index < count - 1:
+      values = jax.nn.relu(values)
+    if is_convolution:
+      values = max_pool(values)
+  return values, inputs
+
+
+def loss_sum(outputs, labels):
+  """Cross-entropy, of all examples together."""
+  log_probabilities = jax.nn.log_softmax(outputs)
+  return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).sum()
 
 
 def mean_loss(weights, features, labels):
   """Cross-entropy."""
-  log_probabilities = jax.nn.log_softmax(forward(weights, features))
-  chosen = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)
-  return -chosen.mean()
+  outputs, _ = network(weights, features, [0.0] * (len(weights) // 2))
+  return loss_sum(outputs, labels) / len(labels)
+
+
+def noised(values, key, noise_stddev):
+  """Values with Gaussian noise."""
+  keys = jax.random.split(key, len(values))
+  return [
+    v + noise_stddev * jax.random.normal(k, v.shape)
+    for v, k in zip(values, keys, strict=True)
+  ]
+
+
+def descended(work, weights, gradients):
+  """One step."""
+  return [
+    w - work.learning_rate * g for w, g in zip(weights, gradients, strict=True)
+  ]
+
+
+def private_training(work, form):
+  """As `client_training`, of a private work."""
+  mean = {
+    'ghost': clipping.ghost(network, loss_sum),
+    'examples': clipping.examples(mean_loss),
+  }[form]
+
+  def train(weights, features, labels, key, noise_stddev):
+    squares = clipping.input_squares(features)
+    keys = jax.random.split(key, work.local_steps)
+
+    def step(index, current):
+      gradients = mean(
+        current, features, labels, squares, work.example_l2_norm_clip
+      )
+      return descended(
+        work, current, noised(gradients, keys[index], noise_stddev)
+      )
+
+    return jax.lax.fori_loop(0, work.local_steps, step, weights)
+
+  return train
 
 
 def client_training(work):
@@ -75,10 +135,7 @@ def client_training(work):
 
   def step(weights, features, labels):
     gradients = jax.grad(mean_loss)(weights, features, labels)
-    weights = [
-      w - work.learning_rate * g
-      for w, g in zip(weights, gradients, strict=True)
-    ]
+    weights = descended(work, weights, gradients)
     norm = jnp.sqrt(sum(jnp.sum(w * w) for w in weights))
     scale = work.l2_norm_clip / jnp.maximum(norm, work.l2_norm_clip)
     return [w * scale for w in weights]
@@ -90,11 +147,7 @@ def client_training(work):
       lambda _, current: step(current, features, labels),
       weights,
     )
-    keys = jax.random.split(key, len(weights))
-    return [
-      w + noise_stddev * jax.random.normal(k, w.shape)
-      for w, k in zip(weights, keys, strict=True)
-    ]
+    return noised(weights, key, noise_stddev)
 
   return train
 
@@ -118,7 +171,10 @@ def cohort_sum(train):
 
 def round_function(form, work, mesh):
   """(weights, data, cohort, key, noise_stddev) -> the new weights."""
-  train = client_training(work)
+  if work.kind == work_lib.PRIVATE:
+    train = private_training(work, form)
+  else:
+    train = client_training(work)
   total = cohort_sum(train)
   count = work.users_per_round
 
@@ -150,11 +206,11 @@ def round_function(form, work, mesh):
       check_vma=False,
     )(weights, data, cohort, keys, noise_stddev)
 
-  forms = {'scan': scan, 'vmap': vmap, 'sharded': sharded}
+  forms = {'scan': scan, 'vmap': vmap}
 
   @jax.jit
   def run(weights, data, cohort, key, noise_stddev):
-    uploads = forms[form](weights, data, cohort, key, noise_stddev)
+    uploads = forms.get(form, sharded)(weights, data, cohort, key, noise_stddev)
     return [upload / count for upload in uploads]
 
   return run
@@ -175,7 +231,7 @@ class Jax(program_lib.Program):
       devices=jax.devices()[:count],
     )
     self._where = jax.devices()[0]
-    if server.form == 'sharded':
+    if server.form not in ('scan', 'vmap'):
       self._where = NamedSharding(mesh, PartitionSpec())
     self._data = jax.device_put((server.features, server.labels), self._where)
     self._round = round_function(server.form, work, mesh)

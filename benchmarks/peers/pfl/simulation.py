@@ -33,16 +33,25 @@ class Module(torch.nn.Module):
       map(pytorch_program.from_keras, work.initial_weights())
     )
 
+  def forward(self, features):
+    """The logits."""
+    return pytorch_program.forward(list(self.kernels_and_biases), features)
+
   def loss(self, features, labels):
     """Mean cross-entropy."""
-    outputs = pytorch_program.forward(list(self.kernels_and_biases), features)
-    return torch.nn.functional.cross_entropy(outputs, labels)
+    return torch.nn.functional.cross_entropy(self(features), labels)
 
   @torch.no_grad()
   def metrics(self, features, labels):
     """For evaluation."""
     count = len(labels)
-    return {'loss': Weighted(float(self.loss(features, labels)) * count, count)}
+    outputs = self(features)
+    losses = torch.nn.functional.cross_entropy(outputs, labels, reduction='sum')
+    right = (outputs.argmax(1) == labels).sum()
+    return {
+      'loss': Weighted(losses.item(), count),
+      'accuracy': Weighted(right.item(), count),
+    }
 
 
 class ProjectedSgd(torch.optim.SGD):
@@ -62,6 +71,12 @@ class ProjectedSgd(torch.optim.SGD):
     torch._foreach_mul_(self._parameters, scale)
 
 
+def dataset(features, labels, user_id=None):
+  """pfl's, of arrays."""
+  tensors = pytorch_program.images_last(features), torch.from_numpy(labels)
+  return Dataset((tensors[0], tensors[1].long()), user_id=user_id)
+
+
 class Pfl(program_lib.Program):
   """One of the workers, or the only one.
 
@@ -77,9 +92,7 @@ class Pfl(program_lib.Program):
     pytorch_program.keep_memory()
     torch.set_num_threads(1 if has_workers else len(os.sched_getaffinity(0)))
     users = [
-      Dataset(
-        (pytorch_program.images_last(x), torch.from_numpy(y).long()), user_id=i
-      )
+      dataset(x, y, i)
       for i, (x, y) in enumerate(
         zip(server.features, server.labels, strict=True)
       )
@@ -113,13 +126,23 @@ class Pfl(program_lib.Program):
 
   def round(self, round_number):
     self._tell(1, round_number)
-    cohort = self._work.cohort(round_number).tolist()
     # Each worker draws for all of them.
-    self._cohort = itertools.cycle(cohort)
+    self._cohort = itertools.cycle(self._work.cohort(round_number).tolist())
+    self._run(round_number, [])
+
+  def train(self, rounds, callbacks):
+    """Runs all rounds at once, without other workers."""
+    numbers = range(1, rounds + 1)
+    cohorts = [self._work.cohort(number).tolist() for number in numbers]
+    self._cohort = itertools.chain.from_iterable(cohorts)
+    self._run(rounds, callbacks)
+
+  def _run(self, last_round, callbacks):
+    """The rounds that are left up to one."""
     params = NNAlgorithmParams(
-      central_num_iterations=round_number,
+      central_num_iterations=last_round,
       evaluation_frequency=10**9,
-      train_cohort_size=len(cohort),
+      train_cohort_size=self._work.users_per_round,
       val_cohort_size=None,
     )
     self._algorithm.run(
@@ -127,6 +150,7 @@ class Pfl(program_lib.Program):
       self._backend,
       self._model,
       self._train_params,
+      callbacks=callbacks,
       send_metrics_to_platform=False,
     )
 
