@@ -10,6 +10,7 @@ discrete; `tff`, on TFF's worker.
 import contextlib
 import dataclasses
 import os
+from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -130,7 +131,7 @@ class Ours(program_lib.Program):
   def __init__(self, server: program_lib.Server):
     work = server.work
     is_private = work.kind == work_lib.PRIVATE
-    clips = (
+    clips: dict[str, Any] = (
       {'example_l2_norm_clip': _clip_of(work)}
       if is_private
       else {'l2_norm_clip': work.l2_norm_clip}
@@ -153,8 +154,11 @@ class Ours(program_lib.Program):
       **clips,
     )
     fed = _federation(server)
-    mechanism = _FixedStepNoise if is_private else _FixedNoise
-    self._plan = mechanism(settings, fed, work.noise_stddev)
+    self._plan: _FixedStepNoise | _FixedNoise
+    if is_private:
+      self._plan = _FixedStepNoise(settings, fed, work.noise_stddev)
+    else:
+      self._plan = _FixedNoise(settings, fed, work.noise_stddev)
     self._rounds = rounds_lib.on_runtime(self._plan, fed)
     self._initial = self._rounds.process.initialize()
 
