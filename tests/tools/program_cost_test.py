@@ -3,12 +3,12 @@ import pathlib
 
 from absl.testing import absltest
 
-from tools import program_cost
+from tools import program_cost_suite
 
 
 class ProgramCostTest(absltest.TestCase):
   def test_measures_rounds_of_both(self):
-    blocks = program_cost.measure('paper', 'digits', None, 2)
+    blocks = program_cost_suite.measure('paper', 'digits', None, 2)
     self.assertLen(blocks, 2)
     for block in blocks:
       self.assertGreater(block.alone, 0)
@@ -19,9 +19,9 @@ class ProgramCostTest(absltest.TestCase):
 
   def test_writes_them_and_their_ratios(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'new')
-    block = program_cost.Block(0.03, 0.02, 0.05, 0.04, 0.001, 0.005)
-    slow = program_cost.Block(0.09, 0.03, 0.06, 0.04, 0.002, 0.006)
-    program_cost._write({'paper': [block, slow]}, 'mnist', folder)
+    block = program_cost_suite.Block(0.03, 0.02, 0.05, 0.04, 0.001, 0.005)
+    slow = program_cost_suite.Block(0.09, 0.03, 0.06, 0.04, 0.002, 0.006)
+    program_cost_suite.write({'paper': [block, slow]}, 'mnist', folder)
     with open(folder / 'rounds.csv', newline='') as file:
       rows = list(csv.DictReader(file))
     self.assertEqual([float(row['whole']) for row in rows], [0.03, 0.09])
