@@ -1,10 +1,10 @@
 """What a round of a whole training costs, beside its runtime's own round.
 
-With every default of `train.py` on (the ledger, a checkpoint a round, evaluation,
-metrics, TensorBoard, the bar), 100 users of whom 10 take part, five local steps.
-Blocks of rounds of the training take turns with as many of the same process,
-with the same cohorts' data and nothing around them, so that what else the
-machine does falls on both.
+With every default of `train.py` on (the ledger, a checkpoint a round,
+evaluation, metrics, TensorBoard, the bar), 100 users of whom 10 take part, five
+local steps. Blocks of rounds of the training take turns with as many of the
+same process, with the same cohorts' data and nothing around them, so that what
+else the machine does falls on both.
 """
 
 import dataclasses
