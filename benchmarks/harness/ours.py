@@ -10,7 +10,6 @@ discrete; `tff`, on TFF's worker.
 import contextlib
 import dataclasses
 import os
-from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -75,10 +74,10 @@ class _FixedStepNoise(mechanisms.Gradient):
     return _schedule((noise_stddev or _NO_STEP_NOISE) / unit)
 
 
-def _clip_of(work: work_lib.Work) -> float:
+def _example_clip(work: work_lib.Work) -> float:
   """What makes us clip to C_g: we clip shorter, by what rounding may add."""
   rounding = sensitivity.relative_rounding(work.examples_per_user)
-  return work.example_l2_norm_clip * (1 + rounding)
+  return (work.example_l2_norm_clip or 1.0) * (1 + rounding)
 
 
 def _model_spec(work: work_lib.Work) -> models.ModelSpec:
@@ -131,11 +130,7 @@ class Ours(program_lib.Program):
   def __init__(self, server: program_lib.Server):
     work = server.work
     is_private = work.kind == work_lib.PRIVATE
-    clips: dict[str, Any] = (
-      {'example_l2_norm_clip': _clip_of(work)}
-      if is_private
-      else {'l2_norm_clip': work.l2_norm_clip}
-    )
+    # Each mechanism has its own clip, and passes over the other's.
     settings = settings_lib.TrainingSettings(
       dataset='generated_mnist',
       mechanism='gradient' if is_private else 'paper',
@@ -151,14 +146,15 @@ class Ours(program_lib.Program):
       learning_rate=work.learning_rate,
       noise='continuous' if server.form == 'continuous' else '',
       runtime='tff' if server.form == 'tff' else 'compiled',
-      **clips,
+      l2_norm_clip=work.l2_norm_clip or 1.0,
+      example_l2_norm_clip=_example_clip(work),
     )
     fed = _federation(server)
-    self._plan: _FixedStepNoise | _FixedNoise
-    if is_private:
-      self._plan = _FixedStepNoise(settings, fed, work.noise_stddev)
-    else:
-      self._plan = _FixedNoise(settings, fed, work.noise_stddev)
+    self._plan: _FixedNoise | _FixedStepNoise = (
+      _FixedStepNoise(settings, fed, work.noise_stddev)
+      if is_private
+      else _FixedNoise(settings, fed, work.noise_stddev)
+    )
     self._rounds = rounds_lib.on_runtime(self._plan, fed)
     self._initial = self._rounds.process.initialize()
 
