@@ -26,6 +26,7 @@ from tvdp_tf.learning import (
   local_training,
   noise,
   private_training,
+  views,
 )
 from tvdp_tf.privacy import noise_distance
 
@@ -189,21 +190,25 @@ def build_difference(
 
 
 def clipped_sum(
-  model: tff.learning.models.FunctionalModel, example_l2_norm_clip: float
+  model: tff.learning.models.FunctionalModel,
+  example_l2_norm_clip: float,
+  views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
   """How training sums the clipped gradients of a batch.
 
   Args:
     model: The model and its loss.
     example_l2_norm_clip: C_g.
+    views_name: A key of `views.VIEWS`: an example's gradient is the mean over
+      its views.
 
   Raises:
     ValueError: If the model mixes the examples of a batch, or cannot be clipped
-      (`example_independence`).
+      (`example_independence`), or its examples have no such views.
   """
   if isinstance(model, models.KerasFunctionalModel):
     return example_independence.clipped_sum(
-      model.source, model.keras_loss, example_l2_norm_clip
+      model.source, model.keras_loss, example_l2_norm_clip, views_name
     )
   features_spec, _ = model.input_spec
   return example_independence.example_clipped_sum(
@@ -212,6 +217,7 @@ def clipped_sum(
     features_spec,
     num_labels=2,
     example_l2_norm_clip=example_l2_norm_clip,
+    views_name=views_name,
   )
 
 
@@ -220,6 +226,7 @@ def build_gradient_sum(
   *,
   example_l2_norm_clip: float,
   adjacency: str,
+  views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
   """The sum of a client's clipped gradients, bare, for a sum with noise.
 
@@ -227,6 +234,7 @@ def build_gradient_sum(
     model: The model.
     example_l2_norm_clip: C_g.
     adjacency: As of `clipping.gradient_sum`.
+    views_name: As of `clipped_sum`.
 
   Returns:
     The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors;
@@ -236,7 +244,7 @@ def build_gradient_sum(
     ValueError: As `build_private`.
   """
   clipping.require_full_precision()
-  summed = clipped_sum(model, example_l2_norm_clip)
+  summed = clipped_sum(model, example_l2_norm_clip, views_name)
 
   def train_batch(weights, batch):
     totals = clipping.gradient_sum(
@@ -297,6 +305,7 @@ def build_private(
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
+  views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Steps on clipped, noisy gradients; brings the local model.
 
@@ -311,6 +320,7 @@ def build_private(
     example_l2_norm_clip: C_g.
     noise_distribution: As of `noise.perturb`.
     adjacency: As of `clipping.mean_gradient`.
+    views_name: As of `clipped_sum`.
     local_steps: tau, so many releases a round.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
@@ -324,7 +334,7 @@ def build_private(
   """
   clipping.require_full_precision()
   weights_type, data_type = _types(model)
-  summed = clipped_sum(model, example_l2_norm_clip)
+  summed = clipped_sum(model, example_l2_norm_clip, views_name)
 
   @tff.tensorflow.computation
   def first_round():
