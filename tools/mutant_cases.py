@@ -45,6 +45,7 @@ _CLIPPING = (
 )
 # The quick ones first: the first that fails ends the run.
 _LIST = (f'{_LEARNING}ghost_list_test.py',)
+_VIEWS = f'{_LEARNING}views_test.py'
 _ZOO = (f'{_LEARNING}hostile_models_test.py',)
 _NOISE = (
   f'{_LEARNING}noise_test.py',
@@ -179,6 +180,35 @@ MUTANTS = [
       'tensor',
     ),
     ('model.ops <= _OPS', 'True'),
+  ),
+  *_of(
+    'tvdp_tf/learning/ghost_clipping.py',
+    (_VIEWS,),
+    ('sensitivity.MOST_MICROBATCHES // self._views', '16'),
+    (
+      'squares.append(view_gradients.squared_norms_of_sums(value, of_terms))',
+      'squares.append(of_terms[0] * of_terms[2])',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/learning/view_gradients.py',
+    (_VIEWS,),
+    ('features, tf.reverse(features, axis=[2])', 'features, features'),
+    ('tf.add_n(of_views) / len(of_views)', 'tf.add_n(of_views)'),
+    (', axis=1), [-1, *features', ', axis=0), [-1, *features'),
+    ('other - share * one', 'other'),
+    ('first + share * second', 'first'),
+    ('tf.where(tf.math.is_finite(share), share, 0)', 'share * 0'),
+    ('+ 2 * crossed', ''),
+    ('+ 2 * crossed', '- 2 * crossed'),
+    ('tf.abs(product) + rounding + vanished', 'product + rounding'),
+    ('tf.abs(product) + rounding + vanished', 'tf.abs(product)'),
+    ('tf.where(tf.math.is_finite(product), bound, longest)', 'bound'),
+  ),
+  *_of(
+    'tvdp_tf/learning/views.py',
+    (_VIEWS,),
+    ('len(input_shape) != 3', 'False'),
   ),
   *_of(
     'tvdp_tf/learning/example_independence.py',

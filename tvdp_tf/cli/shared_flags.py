@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 
 from tvdp_tf import mechanisms
-from tvdp_tf.learning import datasets
+from tvdp_tf.learning import datasets, views
 from tvdp_tf.training import settings
 
 _DEFAULTS = {
@@ -37,6 +37,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'string',
     'Features computed of each example before training, once: none or'
     ' scattering, of images, for --model=linear. They cost no privacy.',
+  ),
+  'views': (
+    tuple(views.VIEWS),
+    'mirror: the gradient of an image is the mean over it and its mirror image,'
+    ' clipped once. It costs no privacy. Not with --features.',
   ),
   'model': (
     'string',

@@ -25,6 +25,7 @@ from tvdp_tf.learning import (
   example_independence,
   local_training,
   private_training,
+  views,
 )
 
 # (weights, batch) -> the local model.
@@ -181,21 +182,25 @@ def build_difference(
 
 
 def clipped_sum(
-  model: tff.learning.models.FunctionalModel, example_l2_norm_clip: float
+  model: tff.learning.models.FunctionalModel,
+  example_l2_norm_clip: float,
+  views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
   """How training sums the clipped gradients of a batch.
 
   Args:
     model: The model and its loss.
     example_l2_norm_clip: C_g.
+    views_name: A key of `views.VIEWS`: an example's gradient is the mean over
+      its views.
 
   Raises:
     ValueError: If the model mixes the examples of a batch, or cannot be clipped
-      (`example_independence`).
+      (`example_independence`), or its examples have no such views.
   """
   if isinstance(model, models.KerasFunctionalModel):
     return example_independence.clipped_sum(
-      model.source, model.keras_loss, example_l2_norm_clip
+      model.source, model.keras_loss, example_l2_norm_clip, views_name
     )
   features_spec, _ = model.input_spec
   return example_independence.example_clipped_sum(
@@ -204,6 +209,7 @@ def clipped_sum(
     features_spec,
     num_labels=2,
     example_l2_norm_clip=example_l2_norm_clip,
+    views_name=views_name,
   )
 
 
@@ -212,6 +218,7 @@ def build_gradient_sum(
   *,
   example_l2_norm_clip: float,
   adjacency: str,
+  views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
   """The sum of a client's clipped gradients, bare, for a sum with noise.
 
@@ -219,6 +226,7 @@ def build_gradient_sum(
     model: The model.
     example_l2_norm_clip: C_g.
     adjacency: As of `clipping.gradient_sum`.
+    views_name: As of `clipped_sum`.
 
   Returns:
     The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors;
@@ -228,7 +236,7 @@ def build_gradient_sum(
     ValueError: As `build_private`.
   """
   clipping.require_full_precision()
-  summed = clipped_sum(model, example_l2_norm_clip)
+  summed = clipped_sum(model, example_l2_norm_clip, views_name)
 
   def train_batch(weights, batch):
     totals = clipping.gradient_sum(
@@ -289,6 +297,7 @@ def build_private(
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
+  views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Steps on clipped, noisy gradients; brings the local model.
 
@@ -303,6 +312,7 @@ def build_private(
     example_l2_norm_clip: C_g.
     noise_distribution: As of `noise.perturb`.
     adjacency: As of `clipping.mean_gradient`.
+    views_name: As of `clipped_sum`.
     local_steps: tau, so many releases a round.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
@@ -317,7 +327,7 @@ def build_private(
   clipping.require_full_precision()
   weights_type, data_type = _types(model)
   train_batch = private_training.batch_trainer(
-    clipped_sum(model, example_l2_norm_clip),
+    clipped_sum(model, example_l2_norm_clip, views_name),
     local_steps=local_steps,
     learning_rate=learning_rate,
     l2_regularization=l2_regularization,

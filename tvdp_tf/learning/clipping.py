@@ -20,7 +20,9 @@ With u = 2^-24 (float32) and v = 2^-53 (float64), B the size of a microbatch:
   of norm n C_g at most, each off by v n C_g.
 
 Together this is less than `relative_rounding` of the 2 C_g / n. Gradients are
-clipped shorter by as much.
+clipped shorter by as much. Views of an example do not change that: its gradient
+is one tensor, of any loss, or two rows that count as an example each
+(`view_gradients`).
 """
 
 import abc

@@ -28,6 +28,8 @@ from tvdp_tf.learning import (
   functional,
   ghost_clipping,
   local_training,
+  view_gradients,
+  views,
 )
 
 # Relative; arithmetic in batches of other sizes rounds otherwise.
@@ -175,6 +177,7 @@ def clipped_sum(
   model: functional.FunctionalModel,
   loss: tf.keras.losses.Loss,
   example_l2_norm_clip: float,
+  views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
   """How the clipped gradients of a Keras model are summed, once it is checked.
 
@@ -182,11 +185,13 @@ def clipped_sum(
     model: The model.
     loss: Keras loss of (labels [n], outputs [n, ...]), averaged over n.
     example_l2_norm_clip: C_g.
+    views_name: A key of `views.VIEWS`.
 
   Raises:
     ValueError: If the model mixes examples, fails on some, or cannot be
-      differentiated.
+      differentiated; if examples have no such views.
   """
+  views.check(views_name, model.features_spec.shape[1:])
 
   def loss_fn(training: bool) -> local_training.LossFn:
     return lambda weights, features, labels: loss(
@@ -216,17 +221,20 @@ def clipped_sum(
       num_labels,
       example_l2_norm_clip,
       loss_fn(training),
+      views_name,
     )
   _repeatedly(
     lambda rng: _check_sums(
-      ghost_clipping.ghost_clipped_sum(model, loss, training),
-      clipping.looped_clipped_sum(loss_fn(training)),
+      ghost_clipping.ghost_clipped_sum(model, loss, training, views_name),
+      clipping.looped_clipped_sum(
+        view_gradients.averaged(loss_fn(training), views_name)
+      ),
       _perturbed(model.initial_weights, rng),
       _hostile_batches(model.features_spec, num_labels, rng),
       example_l2_norm_clip,
     )
   )
-  return ghost_clipping.ghost_clipped_sum(model, loss)
+  return ghost_clipping.ghost_clipped_sum(model, loss, views_name=views_name)
 
 
 def example_clipped_sum(
@@ -236,6 +244,7 @@ def example_clipped_sum(
   num_labels: int,
   example_l2_norm_clip: float,
   repeatable_loss_fn: local_training.LossFn | None = None,
+  views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
   """Like `clipped_sum`, for any loss: one example at a time.
 
@@ -248,16 +257,19 @@ def example_clipped_sum(
     num_labels: Labels are below it.
     example_l2_norm_clip: C_g.
     repeatable_loss_fn: The loss without what is random, for the comparison.
+    views_name: A key of `views.VIEWS`.
 
   Raises:
     ValueError: If the loss keeps a state, fails on some examples, or cannot be
-      differentiated.
+      differentiated; if examples have no such views.
   """
+  views.check(views_name, features_spec.shape[1:])
+  compared = view_gradients.averaged(repeatable_loss_fn or loss_fn, views_name)
+  loss_fn = view_gradients.averaged(loss_fn, views_name)
   ops = functional.checked_ops(
     'model with its loss',
     _graph_of_gradient(loss_fn, initial_weights, features_spec),
   )
-  compared = repeatable_loss_fn or loss_fn
 
   def check(make):
     _repeatedly(

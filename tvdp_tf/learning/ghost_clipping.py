@@ -6,7 +6,9 @@ its squared norm is (|a_i|^2 + 1) |delta_i|^2, and the sum of scaled gradients
 is the matrix product of the inputs and the scaled deltas: one backward pass
 over the whole batch serves norms and sum (Goodfellow, 2015; Lee and Kifer,
 2021; Bu et al., 2023). A convolution is a dense layer on patches whose
-gradients, one an example, are held for a microbatch.
+gradients, one an example, are held for a microbatch. With several views of an
+example the model runs on all of them, and `view_gradients` makes two outer
+products of a dense layer's.
 
 Several times faster than `clipping.vectorized_clipped_sum`, for models that are
 made of the layers, ops and losses listed here. All else is worked on one
@@ -20,7 +22,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.learning import clipping, functional, keras_version, models
+from tvdp_tf.learning import (
+  clipping,
+  functional,
+  keras_version,
+  models,
+  view_gradients,
+  views,
+)
 from tvdp_tf.privacy import sensitivity
 
 _layers = tf.keras.layers
@@ -289,21 +298,24 @@ class _WatchedModel:
     model: functional.FunctionalModel,
     loss: tf.keras.losses.Loss,
     training: bool,
+    views_name: str,
   ):
     self.layers = _weighted_layers(model.keras_model)
     self._model = model.keras_model
     self._loss = loss
     self._training = training
+    self._views = views_name
 
   def __call__(
     self, weights: Sequence[tf.Tensor], features: tf.Tensor, labels: tf.Tensor
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """For each layer, [n, ...]: its input, and delta.
+    """For each layer, [n * views, ...]: its input, and delta.
 
-    delta_i is the gradient of example i's loss with respect to what the layer
-    gives before its activation.
+    delta_i is the gradient of the loss of row i's example, a mean over its
+    views, with respect to what the layer gives before its activation.
     """
     num_examples = tf.cast(tf.shape(labels)[0], tf.float32)
+    features, labels = view_gradients.rows(self._views, features, labels)
     seen: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
     with (
       tf.GradientTape(watch_accessed_variables=False) as tape,
@@ -334,18 +346,22 @@ def _padded(
 
 
 def _kernel_gradients(
-  layer: tf.keras.layers.Conv2D, inputs: tf.Tensor, delta: tf.Tensor
+  layer: tf.keras.layers.Conv2D,
+  inputs: tf.Tensor,
+  shape: tf.Tensor,
+  delta: tf.Tensor,
 ) -> tf.Tensor:
   """Each example's gradient of a convolution's kernel, [n, k * k * in, out].
+
+  Of inputs [n * views, ...] that give images of [height, width] `shape`, whose
+  places, those of all views together, are the rows of delta: [n, places, out].
 
   A product for each row of the kernel: for LeNet's shapes several times faster
   on a CPU than one product with patches (`tf.image.extract_patches`), and
   nearly twice as fast as one for each place of the kernel.
   """
-  examples, channels = tf.shape(inputs)[0], inputs.shape[-1]
-  shape = tf.shape(delta)[1:3]
+  examples, channels = tf.shape(delta)[0], inputs.shape[-1]
   inputs = _padded(layer, inputs, shape)
-  delta = tf.reshape(delta, [examples, -1, layer.filters])
   (down, right), (height, width) = layer.strides, layer.kernel_size
   # What a row of the kernel sees at each of its places in a row of the input:
   # copied by a convolution, which is several times faster than by slices.
@@ -365,12 +381,13 @@ def _kernel_gradients(
 
 
 def _microbatches(tensor: tf.Tensor) -> tf.Tensor:
-  """[n, ...] as [n / B, B, ...]; filled up with zeros, if n is no multiple."""
+  """[rows..., k] as [rows / B, B, k]; filled up with zeros to whole ones."""
   size = clipping.MICROBATCH_SIZE
-  padding = -tf.shape(tensor)[0] % size
-  paddings = [[0, padding]] + [[0, 0]] * (len(tensor.shape) - 1)
-  whole = tf.cond(padding > 0, lambda: tf.pad(tensor, paddings), lambda: tensor)
-  return tf.reshape(whole, [-1, size, *tensor.shape[1:]])
+  rows = tf.reshape(tensor, [-1, tensor.shape[-1]])
+  padding = -tf.shape(rows)[0] % size
+  paddings = [[0, padding], [0, 0]]
+  whole = tf.cond(padding > 0, lambda: tf.pad(rows, paddings), lambda: rows)
+  return tf.reshape(whole, [-1, size, rows.shape[-1]])
 
 
 class _GhostClippedSum(clipping.PreparedSum):
@@ -381,16 +398,18 @@ class _GhostClippedSum(clipping.PreparedSum):
     model: functional.FunctionalModel,
     loss: tf.keras.losses.Loss,
     training: bool,
+    views_name: str,
   ):
-    self._watched = _WatchedModel(model, loss, training)
+    self._watched = _WatchedModel(model, loss, training, views_name)
+    self._views = views.VIEWS[views_name]
     layers = self._watched.layers
     if all(map(_is_dense, layers)):
-      # There are no gradients of single examples to be held.
-      self.microbatches = sensitivity.MOST_MICROBATCHES
+      # No gradients of single examples are held; there is a row for each view.
+      self.microbatches = sensitivity.MOST_MICROBATCHES // self._views
     # What makes a layer's input out of the features alone. Its norms are the
     # same for any weights, unless something is drawn.
     self._upstream: dict[int, tf.keras.Model] = {}
-    for place, layer in enumerate(layers):
+    for place, layer in enumerate(layers if self._views == 1 else []):
       upstream = tf.keras.Model(model.keras_model.inputs, layer.input)
       if _is_dense(layer) and not upstream.weights and not model.is_random:
         self._upstream[place] = upstream
@@ -429,29 +448,41 @@ class _GhostClippedSum(clipping.PreparedSum):
     """Squared norms of the gradients, or a bit more: float64 [n].
 
     Args:
-      inputs: Of each layer, [n, ...].
-      deltas: As of `_WatchedModel`.
-      explicit: Of each layer, gradients of its weights, [n, ...]; none if the
-        input and delta stand for them.
+      inputs: Of each layer, [n, ...]; with views as of
+        `view_gradients.orthogonal_terms`.
+      deltas: As of `_WatchedModel`, or the same.
+      explicit: Of each layer, gradients of its weights, [n, ...]; as far as the
+        input and delta do not stand for them.
       prepared: Of `prepare`.
     """
     known = {
       place: prepared[:, column] for column, place in enumerate(self._upstream)
     }
+    layers = self._watched.layers
     wanted: list[tf.Tensor] = []
     for place, (value, delta, parts) in enumerate(
       zip(inputs, deltas, explicit, strict=True)
     ):
-      wanted += parts or [delta]
-      if not parts and place not in known:
+      wanted += parts
+      if not _is_dense(layers[place]):
+        continue
+      if self._views > 1:
+        wanted += tf.unstack(value, axis=1) + tf.unstack(delta, axis=1)
+        continue
+      wanted.append(delta)
+      if place not in known:
         wanted.append(value)
     norms = iter(tf.unstack(clipping.stacked_squared_norms(wanted)))
     squares: list[tf.Tensor] = []
-    for place, (layer, parts) in enumerate(
-      zip(self._watched.layers, explicit, strict=True)
+    for place, (layer, value, parts) in enumerate(
+      zip(layers, inputs, explicit, strict=True)
     ):
-      if parts:
-        squares += [next(norms) for _ in parts]
+      squares += [next(norms) for _ in parts]
+      if not _is_dense(layer):
+        continue
+      if self._views > 1:
+        of_terms = [next(norms) for _ in range(2 * self._views)]
+        squares.append(view_gradients.squared_norms_of_sums(value, of_terms))
         continue
       of_delta = next(norms)
       of_input = known[place] if place in known else next(norms)
@@ -480,49 +511,61 @@ class _GhostClippedSum(clipping.PreparedSum):
     # What is added up is what the norms are of, to the bit: of a convolution,
     # each example's gradients.
     explicit: list[list[tf.Tensor]] = []
-    for layer, value, delta in zip(layers, inputs, deltas, strict=True):
-      parts = []
-      if not _is_dense(layer):
-        parts.append(_kernel_gradients(layer, value, delta))
-        if layer.use_bias:
-          parts.append(tf.reduce_sum(delta, axis=[1, 2]))
+    for place, layer in enumerate(layers):
+      parts: list[tf.Tensor] = []
       explicit.append(parts)
+      if _is_dense(layer) and self._views == 1:
+        continue
+      value, delta = inputs[place], deltas[place]
+      # Views and places of an example.
+      places = tf.reshape(delta, [tf.shape(features)[0], -1, delta.shape[-1]])
+      if _is_dense(layer):
+        inputs[place], deltas[place] = view_gradients.orthogonal_terms(
+          tf.reshape(value, [-1, self._views, value.shape[-1]]),
+          tf.reshape(delta, [-1, self._views, delta.shape[-1]]),
+        )
+      else:
+        shape = tf.shape(delta)[1:3]
+        parts.append(_kernel_gradients(layer, value, shape, places))
+      if layer.use_bias:
+        parts.append(tf.reduce_sum(places, axis=1))
     squares = self._squares(inputs, deltas, explicit, prepared)
     used, scales = clipping.scales(squares, present, clip)
     # Times zero, what is not finite is not zero.
     all_finite = tf.reduce_all(tf.math.is_finite(squares))
 
+    def shaped(of_examples, tensor):
+      return tf.reshape(of_examples, [-1] + [1] * (len(tensor.shape) - 1))
+
     def kept(tensor):
-      shape = [-1] + [1] * (len(tensor.shape) - 1)
       return tf.cond(
         all_finite,
         lambda: tensor,
-        lambda: tf.where(tf.reshape(used, shape), tensor, 0),
+        lambda: tf.where(shaped(used, tensor), tensor, 0),
       )
 
-    scales = scales[:, tf.newaxis]
     sums = []
     for layer, value, delta, parts in zip(
       layers, inputs, deltas, explicit, strict=True
     ):
-      if parts:
-        of_layer = [
-          tf.matmul(
-            _microbatches(scales),
-            _microbatches(
-              tf.reshape(kept(part), [-1, weight.shape.num_elements()])
-            ),
-            transpose_a=True,
-          )
-          for part, weight in zip(parts, layer.trainable_weights, strict=True)
-        ]
-      else:
-        scaled = _microbatches(kept(delta) * scales)
-        of_layer = [
+      of_layer = []
+      if _is_dense(layer):
+        scaled = _microbatches(kept(delta) * shaped(scales, delta))
+        of_layer.append(
           tf.matmul(_microbatches(kept(value)), scaled, transpose_a=True)
-        ]
-        if layer.use_bias:
+        )
+        if layer.use_bias and not parts:
           of_layer.append(tf.reduce_sum(scaled, axis=1))
+      of_layer += [
+        tf.matmul(
+          _microbatches(scales[:, tf.newaxis]),
+          _microbatches(
+            tf.reshape(kept(part), [-1, part.shape[1:].num_elements()])
+          ),
+          transpose_a=True,
+        )
+        for part in parts
+      ]
       sums += [
         tf.reshape(tf.reduce_sum(total, axis=0), weight.shape)
         for total, weight in zip(of_layer, layer.trainable_weights, strict=True)
@@ -534,6 +577,7 @@ def ghost_clipped_sum(
   model: functional.FunctionalModel,
   loss: tf.keras.losses.Loss,
   training: bool = True,
+  views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
   """The sum of clipped gradients of a model that this module `supports`.
 
@@ -541,6 +585,7 @@ def ghost_clipped_sum(
     model: The model.
     loss: Keras loss of (labels [n], outputs [n, ...]), averaged over n.
     training: Keras's `training` argument.
+    views_name: A key of `views.VIEWS`.
 
   Returns:
     A `clipping.PreparedSum`.
@@ -554,4 +599,4 @@ def ghost_clipped_sum(
       'model must be made of the layers that ghost clipping knows, got '
       f'{model.keras_model.name}'
     )
-  return _GhostClippedSum(copied, loss, training)
+  return _GhostClippedSum(copied, loss, training, views_name)

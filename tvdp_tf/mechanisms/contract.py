@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tvdp_tf import errors, privacy
-from tvdp_tf.learning import features, participation
+from tvdp_tf.learning import features, participation, views
 from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
 from tvdp_tf.privacy import (
   calibration_rules,
@@ -59,6 +59,7 @@ class Mechanism(abc.ABC):
       Gaussian noise is taken off delta before it is calibrated: to `delta`.
     clips_examples: Whether what it releases are noisy means of the clipped
       gradients of examples, a step each.
+    example_views: Of `views.VIEWS`, what it may average before the clip.
     takes_schedule: Whether its noise follows a shape that may be chosen.
     sums_securely: Whether its process has secure sums, to be simulated here.
     unit: What is protected, 'example' or 'user'.
@@ -87,6 +88,7 @@ class Mechanism(abc.ABC):
   noises: ClassVar[tuple[str, ...]] = (noise_distance.CONTINUOUS,)
   is_sound: ClassVar[bool] = True
   clips_examples: ClassVar[bool] = False
+  example_views: ClassVar[tuple[str, ...]] = (views.NONE,)
   takes_schedule: ClassVar[bool] = True
   sums_securely: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
@@ -536,6 +538,8 @@ class Mechanism(abc.ABC):
     ]
     if self.settings.features != features.NONE:
       found.append(features.FEATURES[self.settings.features].privacy_words)
+    if self.settings.views != views.NONE:
+      found.append(views.privacy_words(self.settings.views))
     if self.settings.split == 'dirichlet':
       found.append(
         'who holds which examples is taken as given: that this simulation deals'

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
+from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import noise_distance, participation_budget, sensitivity
 
@@ -47,6 +48,7 @@ class DistributedMechanism(contract.GraphMechanism):
     clients: K, of a round.
     modulus: Of the secure sum.
     noise: `noise_distance.DISCRETE`.
+    example_views: A key of `views.VIEWS`: averaged before the clip.
   """
 
   schedule: privacy.NoiseSchedule
@@ -57,8 +59,10 @@ class DistributedMechanism(contract.GraphMechanism):
   clients: int
   modulus: int
   noise: str = noise_distance.DISCRETE
+  example_views: str = views.NONE
 
   def __post_init__(self):
+    _validate.one_of('example_views', self.example_views, views.VIEWS)
     interfaces.check_schedule(self.schedule)
     sensitivity.check_clip('l2_norm_clip', self.l2_norm_clip)
     _validate.one_of('noise', self.noise, [noise_distance.DISCRETE])
@@ -110,6 +114,7 @@ class DistributedMechanism(contract.GraphMechanism):
         build.model,
         example_l2_norm_clip=self.l2_norm_clip * (1 - _GRID_ROUNDING),
         adjacency=self.adjacency,
+        views_name=self.example_views,
       ),
       distributed_noise.DistributedGaussianFactory(
         **common, scale=-steps['learning_rate']
@@ -154,6 +159,7 @@ class _Distributed(contract.Mechanism):
       self._honest,
       clients,
       self._modulus(schedule),
+      example_views=settings.views,
     )
     self._check_grid()
 
@@ -283,6 +289,7 @@ class Distributed(_Distributed):
   )
   noise_on = 'the sum of the clipped gradients of a round, by all clients'
   clips_examples = True
+  example_views = tuple(views.VIEWS)
 
   @classmethod
   def check(cls, settings: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
+from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
 from tvdp_tf.privacy import (
   noise_distance,
@@ -31,6 +32,7 @@ class GradientMechanism(contract.GraphMechanism):
     example_l2_norm_clip: C_g.
     adjacency: Of examples: 'replace-one' or 'zero-out'.
     noise: One of `noise_distance.NOISES`.
+    example_views: A key of `views.VIEWS`: averaged before the clip.
   """
 
   CLIENT_RELEASES = interfaces.GRADIENTS
@@ -39,8 +41,10 @@ class GradientMechanism(contract.GraphMechanism):
   example_l2_norm_clip: float
   adjacency: str = sensitivity.REPLACE_ONE
   noise: str = noise_distance.CONTINUOUS
+  example_views: str = views.NONE
 
   def __post_init__(self):
+    _validate.one_of('example_views', self.example_views, views.VIEWS)
     _validate.one_of('noise', self.noise, noise_distance.NOISES)
     interfaces.check_schedule(self.schedule)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
@@ -87,6 +91,7 @@ class GradientMechanism(contract.GraphMechanism):
         example_l2_norm_clip=self.example_l2_norm_clip,
         noise_distribution=noise.GAUSSIANS[self.noise],
         adjacency=self.adjacency,
+        views_name=self.example_views,
         **build.local_steps,
       ),
       build.unchecked_mean
@@ -104,7 +109,7 @@ class GradientMechanism(contract.GraphMechanism):
     clipping.require_full_precision()
     return private_training.batch_trainer(
       example_independence.clipped_sum(
-        build.model, build.loss, self.example_l2_norm_clip
+        build.model, build.loss, self.example_l2_norm_clip, self.example_views
       ),
       example_l2_norm_clip=self.example_l2_norm_clip,
       noise_distribution=noise.GAUSSIANS[self.noise],
@@ -122,6 +127,7 @@ class Gradient(contract.Mechanism):
   graph = GradientMechanism
   clips_examples = True
   adjacencies = _ADJACENCIES
+  example_views = tuple(views.VIEWS)
   participations = ('balanced', 'uniform')
   noises = noise_distance.NOISES
 
@@ -166,6 +172,7 @@ class Gradient(contract.Mechanism):
       self.settings.example_l2_norm_clip,
       self.adjacency,
       noise=self.noise,
+      example_views=self.settings.views,
     )
 
   @property

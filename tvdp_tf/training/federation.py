@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvdp_tf.learning import datasets, features, models, participation
+from tvdp_tf.learning import (
+  datasets,
+  features,
+  models,
+  participation,
+  views,
+)
 from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
@@ -176,6 +182,7 @@ def assemble(
   dataset, examples = datasets.dealt(dataset, parts)
   features_sha256 = features.digest(settings.features, dataset)
   dataset = features.applied(settings.features, dataset, examples, progress)
+  views.check(settings.views, dataset.train_features.shape[1:])
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
     # Amplification rests on it being a secret: it is written nowhere.

@@ -15,6 +15,7 @@ from tvdp_tf.learning import (
   model_sizes,
   participation,
   partitions,
+  views,
 )
 from tvdp_tf.training import settings as settings_lib
 
@@ -116,6 +117,7 @@ def expected(
 def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
   """The model's number of parameters; loads a model file with TensorFlow."""
   facts = datasets.facts(settings.dataset, settings.data_dir)
+  views.check(settings.views, facts.input_shape)
   if settings.model in model_sizes.FORMULAS:
     formula = model_sizes.FORMULAS[settings.model]
     shape = features.output_shape(settings.features, facts.input_shape)

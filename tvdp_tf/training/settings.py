@@ -14,6 +14,7 @@ from tvdp_tf.learning import (
   features,
   participation,
   server_optimizer,
+  views,
 )
 from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
 
@@ -42,6 +43,8 @@ class TrainingSettings:
     model: Name of the model (`tvdp_tf.learning.models`).
     features: Features that are computed of each example, once, before training
       (`tvdp_tf.learning.features`): a name, or a function of one example.
+    views: Views of each image whose gradients are averaged before the clip
+      (`tvdp_tf.learning.views`): `mirror` or `none`. At no privacy cost.
     users: U.
     users_per_round: K.
     split: How the training examples are dealt out to the users.
@@ -89,6 +92,7 @@ class TrainingSettings:
   dataset: str = 'digits'
   data_dir: str | None = None
   features: Any = 'none'  # Given as a function it is the name from then on.
+  views: str = 'none'
   model: str = 'mlp'
   users: int = 10
   users_per_round: int = 5
@@ -138,6 +142,7 @@ class TrainingSettings:
       object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))
     _validate.one_of('mechanism', self.mechanism, mechanisms.MECHANISMS)
     self._resolve_participation()
+    self._check_views()
     participation.PARTICIPATIONS[self.participation](
       self.users, self.users_per_round, 0
     )
@@ -176,6 +181,20 @@ class TrainingSettings:
     if self.schedule:
       return privacy.ListedShape(self.schedule)
     return privacy.GeometricShape(self.theta)
+
+  def _check_views(self) -> None:
+    _validate.one_of('views', self.views, views.VIEWS)
+    if self.views not in self._mechanism.example_views:
+      raise ValueError(
+        f'views must be none with mechanism {self.mechanism}, which does not'
+        f' clip the gradients of examples, got {self.views!r}'
+      )
+    if self.views != views.NONE and self.features != features.NONE:
+      raise ValueError(
+        f'views must be none with features {self.features}, got'
+        f' {self.views!r}: features are computed once, of the image as it is;'
+        ' scattering averages with the mirror image of colors by itself'
+      )
 
   def _check_server(self) -> None:
     try:
@@ -287,7 +306,8 @@ class TrainingSettings:
 
     Args:
       mechanism: Its name.
-      values: The other settings; a schedule is left out where there is none.
+      values: The other settings; a schedule and views are left out where there
+        are none.
 
     Raises:
       ValueError: If a setting is out of its range.
@@ -296,6 +316,10 @@ class TrainingSettings:
     known = mechanisms.MECHANISMS.get(mechanism)
     if known is not None and not known.takes_schedule:
       values.pop('schedule', None)
+    if known is not None and (
+      values.get('views') in set(views.VIEWS) - set(known.example_views)
+    ):
+      del values['views']
     return cls(**values)
 
   @classmethod

@@ -51,6 +51,8 @@ class ModelAuditSettings:
       )
     # The pairs that are told apart are of examples that were exchanged.
     _validate.one_of('adjacency', training.adjacency, ['replace-one'])
+    # Whose gradients are those of the examples as they are.
+    _validate.one_of('views', training.views, ['none'])
     _validate.one_of('refinement', training.refinement, ['none'])
     _validate.one_of('runtime', training.runtime, ['compiled'])
     if self.canaries is not None:
