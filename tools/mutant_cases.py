@@ -176,7 +176,7 @@ MUTANTS = [
     ('type(loss) in _LOSSES', 'True'),
     ("kind.__module__.startswith('keras.src.engine.')", 'True'),
     (
-      'tf.where(tf.reshape(used, shape), tensor, 0)',
+      'tf.where(shaped(used, tensor), tensor, 0)',
       'tensor',
     ),
     ('model.ops <= _OPS', 'True'),

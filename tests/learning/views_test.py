@@ -292,13 +292,13 @@ class OrthogonalTermsTest(parameterized.TestCase):
     # One large product, then thousands that float32 swallows.
     long = np.full([1, 2, 5000], 2.0**-13)
     long[:, :, 0] = 1
-    same = dict.fromkeys(['return_value'])
     for inputs in (parallel, -parallel, huge, long):
       deltas = np.ones([len(inputs), 2, 1])
       for signs in ([1, 1], [1, -1]):
         terms = inputs * np.array(signs)[:, None], deltas
-        same['return_value'] = tuple(tf.constant(t, tf.float32) for t in terms)
-        with mock.patch.object(view_gradients, 'orthogonal_terms', **same):
+        with mock.patch.object(
+          view_gradients, 'orthogonal_terms', lambda *given: given
+        ):
           self._check(*terms)
 
   @parameterized.parameters(np.nan, np.inf, -np.inf)

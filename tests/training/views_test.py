@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -53,7 +54,8 @@ class SettingsTest(parameterized.TestCase):
       of('paper', {**_SMALL, 'views': 'rotated'})
 
   def test_data_without_images(self):
-    for refuse in (federation.assemble, population.expected):
+    refusing: tuple[Any, ...] = (federation.assemble, population.expected)
+    for refuse in refusing:
       with self.assertRaisesRegex(
         ValueError, 'views must be none for examples that are not images'
       ):
@@ -87,12 +89,13 @@ class TrainingTest(parameterized.TestCase):
     (words,) = [w for w in statement.assumptions if w.startswith('views')]
     self.assertIn('averaged before the clip', words)
     without = _settings(mechanism, views='none')
-    plans = [
+    plans: list[Any] = [
       mechanisms.build(one, federation.assemble(one))
       for one in (settings, without)
     ]
     # The noise is the same; the graph is not.
-    np.testing.assert_array_equal(*(p.schedule.stddevs() for p in plans))
+    one, other = (plan.schedule.stddevs() for plan in plans)
+    np.testing.assert_array_equal(one, other)
     self.assertNotEqual(plans[0].graph_key(), plans[1].graph_key())
     self.assertNotIn('views (', ' '.join(plans[1].statement().assumptions))
 

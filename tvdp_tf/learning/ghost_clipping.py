@@ -357,14 +357,12 @@ def _kernel_gradients(
   places, those of all views together, are the rows of delta: [n, places, out].
 
   A product for each row of the kernel: for LeNet's shapes several times faster
-  on a CPU than one product with patches (`tf.image.extract_patches`), and
-  nearly twice as fast as one for each place of the kernel.
+  on a CPU than with patches, and nearly twice than for each place of it.
   """
   examples, channels = tf.shape(delta)[0], inputs.shape[-1]
   inputs = _padded(layer, inputs, shape)
   (down, right), (height, width) = layer.strides, layer.kernel_size
-  # What a row of the kernel sees at each of its places in a row of the input:
-  # copied by a convolution, which is several times faster than by slices.
+  # What a row of the kernel sees: copied by a convolution, faster than slices.
   columns = width * channels
   seen = tf.nn.conv2d(
     inputs,

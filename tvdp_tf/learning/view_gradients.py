@@ -132,6 +132,7 @@ def squared_norms_of_sums(
     squares: Of the norms of b_1, b_2, e_1 and e_2, or more, float64 [n] each.
   """
   of_inputs, of_deltas = tf.stack(squares[:2]), tf.stack(squares[2:])
-  product = _product_bounds(*tf.unstack(inputs, axis=1), tf.sqrt(of_inputs))
+  one, other = tf.unstack(inputs, axis=1)
+  product = _product_bounds(one, other, tf.sqrt(of_inputs))
   crossed = product * tf.sqrt(of_deltas[0]) * tf.sqrt(of_deltas[1])
   return tf.reduce_sum(of_inputs * of_deltas, axis=0) + 2 * crossed
