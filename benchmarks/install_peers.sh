@@ -16,7 +16,7 @@ pytorch_index=https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PIP_USER PIP_TARGET PIP_PREFIX PYTHONPATH PYTHONHOME
 
-[ $# -gt 0 ] || set -- flower jax pfl pytorch
+[ $# -gt 0 ] || set -- flower jax opacus pfl pytorch
 for name in "$@"; do
   requirements=benchmarks/peers/$name/requirements.txt
   environment=.venv-peers/$name

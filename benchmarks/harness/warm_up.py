@@ -31,10 +31,11 @@ def until_all_took_part(
     work: What it does.
     seconds: When to stop before that.
   """
-  session.run(ROUNDS)
+  last = session.run(ROUNDS)[-1]
   deadline = time.monotonic() + seconds
   left = rounds_until_all_took_part(work) - ROUNDS
-  while left > 0 and time.monotonic() < deadline:
-    rounds = min(left, _ROUNDS_AT_ONCE)
-    session.run(rounds)
+  while left > 0 and (still := deadline - time.monotonic()) > 0:
+    # Of slow ones no more than there is time for.
+    rounds = min(left, _ROUNDS_AT_ONCE, max(1, int(min(still / last, left))))
+    last = session.run(rounds)[-1]
     left -= rounds
