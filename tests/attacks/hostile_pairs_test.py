@@ -205,13 +205,14 @@ class SearchTest(parameterized.TestCase):
     self.assertLessEqual(max(f.ratio for f in found.findings), 1)
     self.assertFalse(found.to_json_dict()['refuted'])
 
-  def test_a_clip_that_is_too_long_by_a_ten_thousandth(self):
+  def test_a_clip_that_is_too_long_by_two_thousandths(self):
+    # A bit more than what rounding has for itself.
     model = _functional_model(_dense())
-    wrong = clipped_mean.subject('model', model, 1.0005)
+    wrong = clipped_mean.subject('model', model, 1.002)
     target = dataclasses.replace(wrong, example_l2_norm_clip=1.0)
     found = _search(target, sizes=(2,))
     self.assertTrue(found.refuted)
-    self.assertBetween(found.ratio, 1, 1.0005)
+    self.assertBetween(found.ratio, 1, 1.002)
 
   def test_worst_is_measured_anew(self):
     found = _search(self.target, sizes=(2,))

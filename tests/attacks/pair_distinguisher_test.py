@@ -90,9 +90,7 @@ class PairDistinguisherTest(parameterized.TestCase):
     )
     pair = _pair(self.target, value=9.0)
     self.assertGreater(pair.ratio, 3.9)
-    with mock.patch.object(
-      client_work, 'clipped_sum', lambda model, clip: clipped_sum
-    ):
+    with mock.patch.object(client_work, 'clipped_sum', lambda *_: clipped_sum):
       found = self._shown(pair)
     self.assertGreater(found.epsilon_lower_bound, 2)
 

@@ -312,7 +312,7 @@ class WorthTest(parameterized.TestCase):
     self.assertEqual(state(holds=False).verdict, 'DOES NOT HOLD')
 
   def test_rounding_is_a_number(self):
-    self.assertIn('rounding included, up to 0.00031', state().describe())
+    self.assertIn('rounding included, up to 0.0013', state().describe())
 
 
 if __name__ == '__main__':

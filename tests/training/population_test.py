@@ -11,7 +11,7 @@ from tvdp_tf.training import settings as settings_lib
 class PopulationTest(parameterized.TestCase):
   @parameterized.product(
     dataset=('digits', 'generated_adult'),
-    split=settings_lib.SPLITS,
+    split=('iid', 'dirichlet'),
     participation=('uniform', 'balanced'),
   )
   def test_is_that_of_a_seeded_training(self, dataset, split, participation):

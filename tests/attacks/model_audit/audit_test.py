@@ -124,8 +124,8 @@ class OneRunTest(parameterized.TestCase):
     """The attacker does not know of it: only guesses that are right count."""
     perturb = noise.perturb
 
-    def without(tensors, stddev, key, release=0, distribution='gaussian'):
-      return perturb(tensors, 1e-3 * stddev, key, release, distribution)
+    def without(tensors, stddev, *args, **kwargs):
+      return perturb(tensors, 1e-3 * stddev, *args, **kwargs)
 
     with mock.patch.object(noise, 'perturb', without):
       found = _one_run(epsilon=1.0, example_l2_norm_clip=0.1)
