@@ -6,12 +6,13 @@ that is claimed. Without other flags: Algorithm 1 of the paper on a client with
 100 digits. The exit code is 0 whatever the verdict.
 
 --audit with --model or --dataset: audits a training run of your own, with
-mechanism gradient or distributed. Searches data sets that move the clipped mean
-gradient of the model further than the guarantee allows, and runs the run once
-with canaries, pairs of examples that a coin has chosen from, whose coins the
-server guesses: with distributed from the sums alone, from which so many clients
-are missing, or taken off, as may drop out or collude. The exit code is 1 if
-either shows that the guarantee is false.
+mechanism gradient, distributed or distributed_users. Searches data sets that
+move the clipped mean gradient of the model, or a user's clipped update, further
+than the guarantee allows, and runs the run once with canaries, pairs of
+examples, or of users' data, that a coin has chosen from, whose coins the server
+guesses: with distributed and distributed_users from the sums alone, from which
+so many clients are missing, or taken off, as may drop out or collude. The exit
+code is 1 if either shows that the guarantee is false.
 
 --membership: trains models on one of each pair of examples, and asks an
 attacker who sees the global models which it was. Prints how often the attacker
@@ -21,6 +22,7 @@ that is above a delivered epsilon that is said to hold.
 
 import pathlib
 import secrets
+from collections.abc import Sequence
 
 import _start  # noqa: F401
 from absl import flags
@@ -134,7 +136,7 @@ def _is_given(name: str) -> bool:
   return flags.FLAGS[name].present > 0
 
 
-def _check_not_given(names: tuple[str, ...], when: str) -> None:
+def _check_not_given(names: Sequence[str], when: str) -> None:
   for name in names:
     if _is_given(name):
       raise ValueError(
@@ -145,7 +147,10 @@ def _check_not_given(names: tuple[str, ...], when: str) -> None:
 def _audit(path: pathlib.Path | None) -> None:
   """The audit of one client, or of a model if one is given."""
   if _is_given('model') or _is_given('dataset'):
-    _check_not_given(_OF_A_CLIENT, 'to audit a model or data set of your own')
+    refused = [*_OF_A_CLIENT]
+    if flags.FLAGS.mechanism == 'distributed_users':
+      refused.remove('l2_norm_clip')  # Of the updates.
+    _check_not_given(refused, 'to audit a model or data set of your own')
     _audit_model(path)
   else:
     _check_not_given(_OF_A_MODEL, 'to --audit without --model or --dataset')

@@ -33,6 +33,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tvdp_tf.attacks import clipped_mean
+
 # Examples whose gradients are held at a time, beside those that are kept.
 _CHUNK = 64
 # Numbers in the gradients of a client's canaries: one gigabyte.
@@ -262,6 +264,36 @@ class ClippedGradients:
     halves -= others
     halves *= np.float32(0.5)
     return halves, middles
+
+
+class ClippedUpdates(ClippedGradients):
+  """Clipped updates of users, with their signs changed, in gradients' place.
+
+  A user holds copies of one example: full-batch steps are those of this one.
+  What a canary is to a mean gradient, the user is to a sum of updates: d_i is
+  half the difference of the updates of its two data sets, for any number of
+  steps.
+  """
+
+  def __init__(self, target: clipped_mean.Subject):
+    """See `ClippedGradients`; of an `update_subject`."""
+    super().__init__(target.model, target.example_l2_norm_clip)
+    self._target = target
+
+  def __call__(self, weights, features, labels):
+    found = [
+      self._target.means(
+        list(weights),
+        features[start : start + _CHUNK, np.newaxis],
+        labels[start : start + _CHUNK, np.newaxis],
+      )
+      for start in range(0, len(labels), _CHUNK)
+    ]
+    rows = [
+      np.concatenate([np.reshape(p, [len(p), -1]) for p in parts], axis=1)
+      for parts in found
+    ]
+    return np.concatenate(rows).astype(np.float32)
 
 
 def _solved(gram: np.ndarray) -> np.ndarray:

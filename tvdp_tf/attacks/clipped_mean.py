@@ -6,11 +6,17 @@ its weights and the data. The measure of a pair of data sets is the ratio
   n |g(D) - g(D')| / (2 C_g),
 
 at most 1 where the guarantee holds, rounding included.
+
+Where users are protected, it is the clipped update that moves: by at most 2 C_u
+from one data set of a user to any other. Then a pair is of one example each,
+all that the user has, so that n = 1, and the update takes the place of the
+mean, with its sign changed.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +47,9 @@ class Subject:
     slopes: (weights, features, labels, index, feature, label) of a `Pair` ->
       the gradient of the logarithm of the movement, with respect to all
       features of D, and to those of the example that is another in D'.
+    unit: What is protected: 'example' or 'user'.
+    steps: How a client trains: `local_steps`, `learning_rate` and
+      `l2_regularization`. Of a mean gradient, so that it is the update.
   """
 
   name: str
@@ -50,6 +59,10 @@ class Subject:
   means: Callable[..., list[tf.Tensor]]
   single: Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]
   slopes: Callable[..., list[tf.Tensor]]
+  unit: str = 'example'
+  steps: Mapping[str, Any] = dataclasses.field(
+    default_factory=lambda: {'local_steps': 1, 'learning_rate': 1.0}
+  )
 
   @property
   def weights(self) -> list[np.ndarray]:
@@ -157,6 +170,31 @@ def subject(
     single=graph(single),
     slopes=graph(slopes, scalar, one, scalar),
   )
+
+
+def update_subject(
+  name: str,
+  model: tff.learning.models.FunctionalModel,
+  l2_norm_clip: float,
+  steps: Mapping[str, Any],
+) -> Subject:
+  """A user's clipped update, as it is sent, with its sign changed.
+
+  Args:
+    name: In words.
+    model: As for `federated.build_learning_process`.
+    l2_norm_clip: C_u, in the place of C_g.
+    steps: As of `Subject`.
+  """
+  update = client_work.clipped_update(model, l2_norm_clip=l2_norm_clip, **steps)
+
+  def mean(summed, weights, features, labels, *, example_l2_norm_clip):
+    del summed, example_l2_norm_clip
+    found = update(weights, {'x': features, 'y': labels})
+    return [-part for part in found]
+
+  found = subject(name, model, l2_norm_clip, lambda *_: [], mean)
+  return dataclasses.replace(found, unit='user', steps=dict(steps))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,9 @@ at most 1 where the guarantee holds, rounding included. The search goes through
 * sums that sit at a power of two (`binade_pair`).
 
 It also compares the mean with that of the examples' own gradients, each clipped
-by itself: training on something else is a bug, if not a leak.
+by itself: training on something else is a bug, if not a leak. Where users are
+protected, data sets of one example are looked for that move a user's clipped
+update by more than 2 C_u.
 """
 
 import dataclasses
@@ -63,7 +65,7 @@ class SearchResult:
     findings: Of every family and size, as they were searched.
     pairs: How many pairs were measured.
     gradient_error: Distance of the mean from that of the examples' own clipped
-      gradients, relative to C_g: the largest.
+      gradients, relative to C_g: the largest. None where users are protected.
     repeatable: Whether the same data give the same mean. If not, as with
       dropout, distances say nothing, and no pair was measured.
   """
@@ -72,7 +74,7 @@ class SearchResult:
   worst: clipped_mean.Pair | None
   findings: tuple[Finding, ...]
   pairs: int
-  gradient_error: float
+  gradient_error: float | None
   repeatable: bool = True
 
   @property
@@ -88,7 +90,8 @@ class SearchResult:
   @property
   def wrong_gradient(self) -> bool:
     """Whether what is trained on is not the model's gradient."""
-    return self.gradient_error > GRADIENT_TOLERANCE
+    error = self.gradient_error
+    return error is not None and error > GRADIENT_TOLERANCE
 
   def to_json_dict(self) -> dict[str, Any]:
     """All but the examples, ready for `json.dumps`."""
@@ -100,7 +103,11 @@ class SearchResult:
       'subject': self.subject.name,
       'family': None if worst is None else worst.family,
       'examples': None if worst is None else worst.examples,
-      'gradient_error': (_json.number(self.gradient_error)),
+      'gradient_error': (
+        None
+        if self.gradient_error is None
+        else _json.number(self.gradient_error)
+      ),
       'refuted': self.refuted,
       'wrong_gradient': self.wrong_gradient,
     }
@@ -188,7 +195,7 @@ def search(
     target: The model under attack.
     data: Features and labels to draw examples from, beside those made up.
     seed: The same seed searches the same pairs.
-    sizes: n of the pairs.
+    sizes: n of the pairs; 1 alone where users are protected.
     ascents: From how many of the pairs to go on upwards.
     probe: A `subject` of the `linear_probe` for `binade_pair`; None for none.
     seconds: About how long to search: of a large model not all pairs are
@@ -203,10 +210,14 @@ def search(
   plain = maker.contents('uniform', 5, target.weights)
   if not _repeats(target, plain):
     return SearchResult(target, None, (), 0, 0.0, repeatable=False)
-  error = max(
-    clipped_mean.gradient_error(target, maker.weights(kind), plain)
-    for kind in ('initial', 'random')
-  )
+  error: float | None = None
+  if target.unit == 'example':
+    error = max(
+      clipped_mean.gradient_error(target, maker.weights(kind), plain)
+      for kind in ('initial', 'random')
+    )
+  else:
+    sizes = [1]
   found: list[clipped_mean.Pair] = []
   began = time.monotonic()
   with tqdm.tqdm(unit='pair', disable=not progress) as bar:

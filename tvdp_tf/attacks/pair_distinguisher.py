@@ -4,7 +4,9 @@ One client takes one noisy step, many times over, on D and on D', in the
 learning process that trains (`federated.build_learning_process`), its noise
 calibrated for one release of the epsilon and delta that are claimed. Where the
 server sees a sum alone, it is that of the client and so many others, of an
-example each that is known, as must hide it with their shares. The attacker
+example each that is known, as must hide it with their shares. Where users are
+protected, the two data sets are all that a user has, and it takes the steps of
+training. The attacker
 knows where both results would be without noise, a and b (from
 `clipped_mean.Subject.mean`), and scores a result u by
 
@@ -89,10 +91,10 @@ class _Client:
     process = federated.build_learning_process(
       target.model,
       dataclasses.replace(mechanism, **changes),
-      local_steps=1,
-      learning_rate=1.0,
+      **target.steps,
     )
     scale = 1.0
+    self._divisor = float(pair.examples)
     if isinstance(mechanism, mechanisms.GradientMechanism):
       self._process = process
       scale = mechanism.sensitivity(pair.examples).value
@@ -100,7 +102,10 @@ class _Client:
     else:
       assert isinstance(mechanism, mechanisms.DistributedMechanism)
       self._process = secure_sums.simulated(process)
-      self.stddev = z * mechanism.sensitivity().value / (pair.examples + others)
+      self._divisor = float(pair.examples + others)
+      if target.unit == 'user':
+        self._divisor = float(mechanism.clients)
+      self.stddev = z * mechanism.sensitivity().value / self._divisor
     self._scale = scale
     self._others, self._target, self._pair = others, target, pair
     # An example of each of the others.
@@ -112,14 +117,13 @@ class _Client:
     )
 
   def noiseless(self, data) -> np.ndarray:
-    """What `result` would be without noise; a step of learning rate 1."""
+    """What `result` would be without noise."""
     weights = list(self._pair.weights)
-    mean = _row(self._target.mean(weights, *data))
+    total = self._pair.examples * _row(self._target.mean(weights, *data))
     if self._others:
       other = _row(self._target.mean(weights, *self._other))
-      n = self._pair.examples
-      mean = (n * mean + self._others * other) / (n + self._others)
-    return _row(weights) - mean
+      total = total + self._others * other
+    return _row(weights) - total / self._divisor
 
   def result(self, data, keys: Sequence[np.ndarray]) -> np.ndarray:
     """The model after a round as a row, float64 [d]; a key for each client."""

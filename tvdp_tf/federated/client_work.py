@@ -251,15 +251,15 @@ def build_gradient_sum(
   return _stateless(model, train_batch)
 
 
-def build_bounded_difference(
+def clipped_update(
   model: tff.learning.models.FunctionalModel,
   *,
   l2_norm_clip: float,
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
-) -> tff.learning.templates.ClientWorkProcess:
-  """Like `build_difference`, clipped to a norm, for a sum with noise.
+) -> _Trainer:
+  """What a client brings of its steps: (weights, batch) -> the clipped update.
 
   Args:
     model: The model.
@@ -269,20 +269,40 @@ def build_bounded_difference(
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
   Returns:
-    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors.
+    A function whose result are float64 tensors as the weights.
   """
   train = _local_trainer(
     model, local_steps, learning_rate, None, l2_regularization
   )
 
-  def train_batch(weights, batch):
-    trained = train(weights, batch)
-    update = [
+  def update(weights, batch):
+    differences = [
       tf.cast(new, tf.float64) - tf.cast(old, tf.float64)
-      for new, old in zip(trained, weights, strict=True)
+      for new, old in zip(train(weights, batch), weights, strict=True)
     ]
-    clipped = bounded_value.bounded(update, l2_norm_clip)
-    return aggregator.KeyedUpdate(tuple(clipped), batch['noise_key'])
+    return bounded_value.bounded(differences, l2_norm_clip)
+
+  return update
+
+
+def build_bounded_difference(
+  model: tff.learning.models.FunctionalModel, **steps: Any
+) -> tff.learning.templates.ClientWorkProcess:
+  """Like `build_difference`, clipped to a norm, for a sum with noise.
+
+  Args:
+    model: The model.
+    **steps: As of `clipped_update`.
+
+  Returns:
+    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors.
+  """
+  update = clipped_update(model, **steps)
+
+  def train_batch(weights, batch):
+    return aggregator.KeyedUpdate(
+      tuple(update(weights, batch)), batch['noise_key']
+    )
 
   return _stateless(model, train_batch)
 

@@ -19,7 +19,7 @@ from tvdp_tf.attacks import noise_reach
 from tvdp_tf.attacks.model_audit import audit as audit_lib
 from tvdp_tf.attacks.model_audit import one_run_audit, report
 from tvdp_tf.attacks.model_audit import settings as audit_settings
-from tvdp_tf.federated import client_work
+from tvdp_tf.federated import bounded_value, client_work
 from tvdp_tf.learning import noise
 from tvdp_tf.training import settings as settings_lib
 
@@ -110,6 +110,28 @@ class OneRunTest(parameterized.TestCase):
     )
     self.assertFalse(found.refuted)
     self.assertBetween(found.bound.epsilon_lower_bound, 0.5, 4)
+    self.assertAlmostEqual(found.delivered_epsilon, 4, places=6)
+
+  @parameterized.parameters(
+    {'theta': 0.9}, {'noise_scale': 0.1, 'epsilon': 1.0}
+  )
+  def test_sees_of_a_sum_of_updates_what_is_left_of_it(self, **kwargs):
+    """Every user is a canary, but for those that drop out or tell."""
+    found = _one_run(
+      mechanism='distributed_users',
+      **{'users': 80, 'users_per_round': 80, 'dropouts': 10, 'colluders': 10},
+      **{'local_steps': 3, 'learning_rate': 0.3, 'l2_norm_clip': 0.1},
+      **kwargs,
+    )
+    self.assertEqual((found.users, len(found.scores)), (60, 60))
+    if 'noise_scale' in kwargs:
+      self.assertTrue(found.refuted)
+      return
+    self.assertAlmostEqual(
+      _separation(found), found.planned_mu, delta=4 / np.sqrt(60)
+    )
+    self.assertGreater(found.planned_mu, 0.7 * found.ideal_mu)
+    self.assertFalse(found.refuted)
     self.assertAlmostEqual(found.delivered_epsilon, 4, places=6)
 
   def test_shows_more_with_less_noise(self):
@@ -203,6 +225,36 @@ class AuditTest(parameterized.TestCase):
     report.draw(folder, 'another title', '4')
     self.assertEqual(image.imread(folder / report.PICTURE).shape, before.shape)
 
+  def test_of_users(self):
+    arguments = {
+      **{'mechanism': 'distributed_users', 'users': 4, 'users_per_round': 4},
+      **{'dropouts': 1, 'colluders': 1, 'search_seconds': 2.0},
+    }
+    found = self._audit(**arguments)
+    self.assertFalse(found.refuted)
+    self.assertBetween(found.search.ratio, 0.7, 1)
+    self.assertIsNone(found.search.gradient_error)
+    self.assertEqual({f.examples for f in found.search.findings}, {1})
+    assert found.pair_bound is not None
+    self.assertBetween(found.pair_bound.epsilon_lower_bound, 0, 4)
+    text = report.describe(found)
+    self.assertIn('clipped update by', text)
+    self.assertIn('2 C_u', text)
+    self.assertNotIn('single clipped gradients', text)
+    self.assertLess(max(map(len, text.splitlines())), 81)
+    self._check_files(found)
+    # Clipped to what is not the clip.
+    bounded = bounded_value.bounded
+    with mock.patch.object(
+      bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
+    ):
+      found = self._audit(**arguments)
+    self.assertTrue(found.search.refuted)
+    self.assertStartsWith(
+      report.verdict(found),
+      'REFUTED: replacing one user moves the clipped update by 1.',
+    )
+
   def test_a_model_that_mixes_examples(self):
     """Every check of the model switched off: the uploads show it, too."""
     layers = tf.keras.layers
@@ -220,8 +272,7 @@ class AuditTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'model must treat every example'):
       self._audit(**arguments)
 
-    def unchecked(model, clip):
-      del clip
+    def unchecked(model, *_):
       return broken.ghost_clipped_sum(model.source, model.keras_loss)
 
     with mock.patch.object(client_work, 'clipped_sum', unchecked):
@@ -232,7 +283,7 @@ class AuditTest(parameterized.TestCase):
     self.assertGreater(found.pair_bound.epsilon_lower_bound, 1)
     self.assertStartsWith(
       report.verdict(found),
-      'REFUTED: replacing one example moves the clipped mean gradient by',
+      'REFUTED: replacing one example moves the clipped mean by',
     )
     self.assertLen(found.refutations, 3)  # The gradient is wrong as well.
     self.assertTrue(found.to_json_dict()['refuted'])
@@ -272,8 +323,18 @@ class VerdictTest(absltest.TestCase):
 
 class SettingsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ({'mechanism': 'central'}, 'mechanism must be gradient or distributed to'),
-    ({'mechanism': 'paper'}, 'mechanism must be gradient or distributed to'),
+    (
+      {'mechanism': 'central'},
+      'mechanism must be one of gradient, distributed, distributed_users to',
+    ),
+    (
+      {'mechanism': 'paper'},
+      'mechanism must be one of gradient, distributed, distributed_users to',
+    ),
+    (
+      {'mechanism': 'distributed_users', 'canaries': 3},
+      'canaries must not be given with mechanism distributed_users',
+    ),
     ({'refinement': 'budget'}, 'refinement must be one of none'),
     ({'runtime': 'tff'}, 'runtime must be one of compiled'),
     ({'canaries': 0}, 'canaries must be an integer >= 1, got 0'),

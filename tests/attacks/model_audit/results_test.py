@@ -13,7 +13,9 @@ from tvdp_tf.attacks.model_audit import report
 from tvdp_tf.output import machine
 
 _RESULTS = pathlib.Path(__file__).resolve().parents[3] / 'results' / 'audit'
-_NAMES = ('mnist', 'half_the_noise', 'distributed')
+_NAMES = ('mnist', 'half_the_noise', 'distributed', 'distributed_users')
+# What the pairs of an audit of users move.
+_OF_USERS = ('update', '2 C_u')
 
 
 def _read(name: str) -> dict:
@@ -88,7 +90,10 @@ class AuditResultsTest(parameterized.TestCase):
     for file in (report.GUESSES, report.SCORES, report.PAIRS):
       (folder / file).write_bytes((_RESULTS / name / file).read_bytes())
     committed = image.imread(_RESULTS / name / report.PICTURE)
-    report.draw(folder, 'a title\nof two lines', '4')
+    # Its letters decide how high a title is.
+    mechanism = _read(name)['settings']['training']['mechanism']
+    of_users = [_OF_USERS] if mechanism == 'distributed_users' else []
+    report.draw(folder, f'{mechanism}\nof two lines', '4', *of_users)
     drawn = image.imread(folder / report.PICTURE)
     self.assertEqual(drawn.shape, committed.shape)
     # Below the title.

@@ -62,10 +62,11 @@ class ModelAudit:
     """What is wrong, each in a line."""
     found = []
     training = self.settings.training
+    moved, most = self.settings.moved
     if self.search.worst is not None and self.search.refuted:
       found.append(
-        'replacing one example moves the clipped mean gradient by '
-        f'{_rounded_down(self.search.ratio)} times the sensitivity 2 C_g / n '
+        f'replacing one {self.settings.unit} moves the clipped {moved} by '
+        f'{_rounded_down(self.search.ratio)} times the sensitivity {most} '
         f'that is stated ({self.search.subject.name}, '
         f'n = {self.search.worst.examples})'
       )
@@ -91,11 +92,11 @@ class ModelAudit:
         f'delta of {_rounded_down(self.reach.delta)} is spent beyond, not '
         f'{training.delta:g}'
       )
-    if self.search.wrong_gradient:
+    error = self.search.gradient_error
+    if error is not None and self.search.wrong_gradient:
       found.append(
         'the mean that is trained on is not that of the clipped gradients of '
-        f'the model: it is off by {_rounded_down(self.search.gradient_error)} '
-        'times C_g'
+        f'the model: it is off by {_rounded_down(error)} times C_g'
       )
     return found
 
@@ -158,11 +159,22 @@ def audit(
   )
   fed = federation.assemble(training)
   model = federated.functional_model(fed.spec, fed.initial_model())
-  clip = training.example_l2_norm_clip
-  target = clipped_mean.subject(f'model {training.model}', model, clip)
-  probe = clipped_mean.subject(
-    'a model of one weight', binade_pair.linear_probe(), clip
-  )
+  name, probe = f'model {training.model}', None
+  if settings.unit == 'user':
+    steps = {
+      'local_steps': training.local_steps,
+      'learning_rate': training.learning_rate,
+      'l2_regularization': fed.spec.l2_regularization,
+    }
+    target = clipped_mean.update_subject(
+      name, model, training.l2_norm_clip, steps
+    )
+  else:
+    clip = training.example_l2_norm_clip
+    target = clipped_mean.subject(name, model, clip)
+    probe = clipped_mean.subject(
+      'a model of one weight', binade_pair.linear_probe(), clip
+    )
   seed = secrets.randbits(63) if training.seed is None else training.seed
   search = hostile_pairs.search(
     target,

@@ -8,7 +8,9 @@ With `distributed` it is the sum of all uploads, modulo the protocol's modulus.
 The attacker has whatever the settings grant it: in every round so many clients
 drop out as `dropouts` says, and so many tell it their data and noise as
 `colluders` says, which it takes off the sum. What is left is the sum of the
-others with their shares, and that is the result of a round of them alone. Who
+others with their shares, and that is the result of a round of them alone. With
+`distributed_users` it is the same of updates: a user's data are all its canary,
+one coin a user, so that it takes many users to show much. Who
 collude and who drop out is the attacker's choice: always the first users, so
 that the others are in as many sums as they can be.
 """
@@ -23,7 +25,7 @@ import numpy as np
 import tqdm
 
 from tvdp_tf import _validate, errors, federated, mechanisms
-from tvdp_tf.attacks import canaries
+from tvdp_tf.attacks import canaries, clipped_mean
 from tvdp_tf.attacks.model_audit import settings as settings_lib
 from tvdp_tf.federated import client_data, schedule_state
 from tvdp_tf.privacy import participation_budget
@@ -96,9 +98,7 @@ class CanaryRun:
     model = federated.functional_model(fed.spec, fed.initial_model())
     self._weights = model.initial_weights[0]
     self._l2_regularization = fed.spec.l2_regularization
-    self._gradients = canaries.ClippedGradients(
-      model, training.example_l2_norm_clip
-    )
+    self._gradients = self._known_gradients(model)
     self.plan = mechanisms.build(training, fed)
     self.noise_multipliers = settings.noise_scale * _planned_multipliers(
       self.plan
@@ -113,6 +113,12 @@ class CanaryRun:
     self.family, self.separations = self._choose_family(fed)
     self.groups: list[Group] = []
     self._fed = self._with_canaries(fed)
+
+  def _known_gradients(self, model: Any) -> canaries.ClippedGradients:
+    """What the attacker knows of canaries."""
+    return canaries.ClippedGradients(
+      model, self.settings.training.example_l2_norm_clip
+    )
 
   def _survivors(self, cohort: Sequence[int]) -> list[int]:
     """The clients of a cohort whose uploads arrive."""
@@ -131,7 +137,8 @@ class CanaryRun:
     assert self.plan.schedule is not None
     stddev = self.plan.schedule.stddev(number) * self.settings.noise_scale
     (scale,) = self.plan.round(number, np.array(view), stddev).noise_scales
-    return stddev * float(scale)
+    # Of the mean over the steps, each with noise of its own.
+    return stddev * float(scale) / math.sqrt(self.settings.training.local_steps)
 
   def _count(self, fed: federation.Federation) -> dict[int, int]:
     """How many canaries each user holds whose uploads are seen."""
@@ -150,6 +157,11 @@ class CanaryRun:
       for group in self._members(list(sizes))
       for user in group
     }
+
+  def _held(self, user: int, size: int) -> int:
+    """How many of a user's examples its canaries take the place of."""
+    del size
+    return self._counts[user]
 
   def _own(
     self, fed: federation.Federation, users: Sequence[int]
@@ -200,7 +212,7 @@ class CanaryRun:
       for user in users:
         indices = np.asarray(fed.examples[user])
         place = slice(start, start + self._counts[user])
-        own, rest = np.split(indices, [self._counts[user]])
+        own, rest = np.split(indices, [self._held(user, len(indices))])
         features[own], labels[own] = (part[place] for part in chosen)
         group.places[user] = place
         group.others[user] = features[rest], labels[rest]
@@ -224,15 +236,13 @@ class CanaryRun:
     """
     training = self.settings.training
     (group,) = (g for g in self.groups if view[0] in g.places)
-    steps, rate = training.local_steps, training.learning_rate
     start, end = map(self._gradients.flatten, (sent, seen))
     if not np.isfinite(end).all():
       raise errors.TrainingFailedError(
         'training diverges: learning_rate must be smaller, got '
         f'{training.learning_rate!r}'
       )
-    # Where the steps were on average: exact for one step.
-    middle = start + (steps - 1) / (2 * steps) * (end - start)
+    middle, mean = self._gradient_seen(start, end)
     weights = self._gradients.split(middle)
     places = np.concatenate(
       [np.arange(len(group.coins))[group.places[user]] for user in view]
@@ -247,10 +257,23 @@ class CanaryRun:
       others = group.others[user]
       known = known + self._gradients.sum(weights, *others)
       size += len(others[1])
+    size = self._divisor(size)
+    group.evidence.add(differences, size * mean - known, size * noise_stddev)
+
+  def _divisor(self, size: int) -> int:
+    """What a sum over so many examples was divided by."""
+    return size
+
+  def _gradient_seen(
+    self, start: np.ndarray, end: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Weights, and the mean of the gradients there, without regularization."""
+    training = self.settings.training
+    steps, rate = training.local_steps, training.learning_rate
+    # Where the steps were on average: exact for one step.
+    middle = start + (steps - 1) / (2 * steps) * (end - start)
     mean = (start - end) / (rate * steps) - self._l2_regularization * middle
-    group.evidence.add(
-      differences, size * mean - known, size * noise_stddev / math.sqrt(steps)
-    )
+    return middle, mean
 
   def run(self, progress: bool) -> mechanisms.Mechanism:
     """Runs the run, and observes what the server sees.
@@ -338,6 +361,43 @@ class SumRun(CanaryRun):
     return self.plan.round(number, np.array(view), stddev).noise_stddev
 
 
+class UserSumRun(SumRun):
+  """The same, of updates: all that a user has is one canary."""
+
+  def _known_gradients(self, model):
+    training = self.settings.training
+    return canaries.ClippedUpdates(
+      clipped_mean.update_subject(
+        'canaries',
+        model,
+        training.l2_norm_clip,
+        {
+          'local_steps': training.local_steps,
+          'learning_rate': training.learning_rate,
+          'l2_regularization': self._l2_regularization,
+        },
+      )
+    )
+
+  def _count(self, fed):
+    training = self.settings.training
+    seen: set[int] = set()
+    for number in range(1, training.rounds + 1):
+      (view,) = self._views(fed.participation.cohort(number).tolist())
+      seen.update(view)
+    return dict.fromkeys(sorted(seen), 1)
+
+  def _held(self, user, size):
+    return size
+
+  def _divisor(self, size):
+    del size  # The sum's divisor is fixed.
+    return self.settings.training.users_per_round
+
+  def _gradient_seen(self, start, end):
+    return start, start - end
+
+
 def of(settings: settings_lib.ModelAuditSettings) -> CanaryRun:
   """The run of settings, as the server sees it.
 
@@ -346,4 +406,6 @@ def of(settings: settings_lib.ModelAuditSettings) -> CanaryRun:
     DatasetUnavailableError: If the data set cannot be loaded.
   """
   kind = mechanisms.MECHANISMS[settings.training.mechanism]
-  return (SumRun if kind.sums_securely else CanaryRun)(settings)
+  if not kind.sums_securely:
+    return CanaryRun(settings)
+  return (UserSumRun if kind.unit == 'user' else SumRun)(settings)

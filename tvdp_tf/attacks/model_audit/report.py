@@ -118,21 +118,28 @@ def write(found: audit_lib.ModelAudit, folder: pathlib.Path) -> None:
     f'{training.mechanism}: epsilon = {claimed} at delta = {training.delta:g}\n'
     f'{verdict(found)}',
     claimed,
+    found.settings.moved,
   )
 
 
-def draw(folder: pathlib.Path, title: str, claimed: str) -> None:
+def draw(
+  folder: pathlib.Path,
+  title: str,
+  claimed: str,
+  moved: tuple[str, str] = ('mean', '2 C_g / n'),
+) -> None:
   """Draws the picture from the CSV files of a folder.
 
   Args:
     folder: Where they are.
     title: Lines above the picture.
     claimed: The epsilon that is claimed, in words.
+    moved: As of `ModelAuditSettings`.
   """
   figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14.5, 4.8))
   _draw_scores(left, files.read_csv(folder / SCORES))
   _draw_guesses(middle, files.read_csv(folder / GUESSES), claimed)
-  _draw_pairs(right, files.read_csv(folder / PAIRS))
+  _draw_pairs(right, files.read_csv(folder / PAIRS), *moved)
   for axis in (left, middle, right):
     axis.grid(alpha=0.3)
   figure.suptitle(title, fontsize=11)
@@ -189,19 +196,19 @@ def _draw_guesses(axis, rows, claimed: str) -> None:
   axis.legend(fontsize=8, loc='lower left')
 
 
-def _draw_pairs(axis, rows) -> None:
+def _draw_pairs(axis, rows, moved: str, most: str) -> None:
   ratios = np.array([float(row['ratio']) for row in rows] or [math.nan])
   sizes = np.array([int(row['examples']) for row in rows] or [1])
   drawn = np.clip(ratios, 1e-9, _TOP)
   axis.loglog(
     sizes, drawn, '.', color='tab:blue', label='the worst pair of a family'
   )
-  axis.axhline(1, color='black', label='what is stated: 2 C_g / n')
+  axis.axhline(1, color='black', label=f'what is stated: {most}')
   top = max(2.0, float(np.nanmax(drawn, initial=0)) * 1.5)
   axis.axhspan(1, top, color='tab:red', alpha=0.08, linewidth=0)
   axis.set_ylim(min(0.1, float(np.nanmin(drawn, initial=1))), top)
   axis.set_xlabel('n, examples of the pair')
-  axis.set_ylabel('movement of the clipped mean / (2 C_g / n)')
+  axis.set_ylabel(f'movement of the clipped {moved} / ({most})')
   axis.yaxis.set_major_formatter(ticker.FormatStrFormatter('%g'))
   axis.yaxis.set_minor_formatter(ticker.NullFormatter())
   axis.set_title('hostile pairs', fontsize=10)
@@ -216,7 +223,7 @@ def verdict(found: audit_lib.ModelAudit) -> str:
   claimed = statement.format_epsilon(found.one_run.claimed)
   return (
     f'consistent: epsilon >= {shown} is shown, {claimed} is promised, and no '
-    'pair moves the mean too far'
+    f'pair moves the {found.settings.moved[0]} too far'
   )
 
 
@@ -254,6 +261,11 @@ def describe(found: audit_lib.ModelAudit) -> str:
     else f'times {settings.noise_scale:g}, which delivers '
     f'{statement.format_epsilon(run.true_epsilon)}'
   )
+  clip = f'C_g = {training.example_l2_norm_clip:g}'
+  held = f'of {run.users} users'
+  if settings.unit == 'user':
+    clip = f'C_u = {training.l2_norm_clip:g}'
+    held = 'users, all of whose examples are the same'
   lines = [
     f'Privacy audit: mechanism {training.mechanism}, model {training.model}, '
     f'data set {training.dataset}',
@@ -266,13 +278,12 @@ def describe(found: audit_lib.ModelAudit) -> str:
       'the run',
       f'{training.users} users, {training.users_per_round} a round, '
       f'{training.rounds} rounds, local steps: {training.local_steps}, '
-      f'learning rate {training.learning_rate:g}, C_g = '
-      f'{training.example_l2_norm_clip:g}; noise {noise}',
+      f'learning rate {training.learning_rate:g}, {clip}; noise {noise}',
     ),
     '',
     *row(
       'canaries',
-      f'{bound.canaries} of {run.users} users: {run.family}; told apart by '
+      f'{bound.canaries} {held}: {run.family}; told apart by '
       f'{run.planned_mu:.3g} standard deviations before the run, where '
       f'{run.ideal_mu:.3g} are the most that can be',
     ),
@@ -318,6 +329,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
 
 def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
   search = found.search
+  moved, most = found.settings.moved
   if search.worst is None:
     return row(
       'hostile pairs',
@@ -325,8 +337,8 @@ def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
     )
   lines = row(
     'hostile pairs',
-    f'{search.pairs} looked at; the worst moves the clipped mean gradient by '
-    f'{search.ratio:.6g} times 2 C_g / n ({search.subject.name}, '
+    f'{search.pairs} looked at; the worst moves the clipped {moved} by '
+    f'{search.ratio:.6g} times {most} ({search.subject.name}, '
     f'n = {search.worst.examples}; {search.worst.family})',
   )
   if found.pair_bound is not None:
@@ -336,9 +348,10 @@ def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
       f'show epsilon >= {shown} in one release, with '
       f'{found.pair_bound.trials} trials each',
     )
-  lines += row(
-    'gradient',
-    f'the mean is that of single clipped gradients but for '
-    f'{search.gradient_error:.2g} C_g',
-  )
+  if search.gradient_error is not None:
+    lines += row(
+      'gradient',
+      f'the mean is that of single clipped gradients but for '
+      f'{search.gradient_error:.2g} C_g',
+    )
   return lines

@@ -9,10 +9,12 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose releases are means or sums of clipped gradients: the pairs and the
-# canaries are made for these.
+# Whose releases are means or sums of clipped gradients, or secure sums of
+# clipped updates: the pairs and the canaries are made for these.
 MECHANISMS = tuple(
-  name for name, kind in mechanisms.MECHANISMS.items() if kind.clips_examples
+  name
+  for name, kind in mechanisms.MECHANISMS.items()
+  if kind.clips_examples or kind.sums_securely
 )
 
 
@@ -25,7 +27,8 @@ class ModelAuditSettings:
       Its seed is that of the canaries, of the coins and of the noise; None for
       coins and noise that nobody can predict.
     canaries: How many examples of each user are canaries; None for half of
-      them, as far as their gradients fit in memory.
+      them, as far as their gradients fit in memory. Where users are protected
+      each of them is a canary.
     confidence: Of the lower bounds of epsilon, in (0, 1).
     noise_scale: What the calibrated noise is multiplied by; below 1 the
       mechanism is broken on purpose.
@@ -45,9 +48,8 @@ class ModelAuditSettings:
     training = self.training
     if training.mechanism not in MECHANISMS:
       raise ValueError(
-        f'mechanism must be {" or ".join(MECHANISMS)} to audit a model, got '
-        f'{training.mechanism!r}: only such a promise is about an example, '
-        'and proven'
+        f'mechanism must be one of {", ".join(MECHANISMS)} to audit a model, '
+        f'got {training.mechanism!r}: only for these are there canaries'
       )
     # The pairs that are told apart are of examples that were exchanged.
     _validate.one_of('adjacency', training.adjacency, ['replace-one'])
@@ -56,7 +58,24 @@ class ModelAuditSettings:
     _validate.one_of('refinement', training.refinement, ['none'])
     _validate.one_of('runtime', training.runtime, ['compiled'])
     if self.canaries is not None:
+      if self.unit == 'user':
+        raise ValueError(
+          f'canaries must not be given with mechanism {training.mechanism}, '
+          f'every user is one, got {self.canaries!r}'
+        )
       _validate.integer('canaries', self.canaries)
     _validate.open_unit('confidence', self.confidence)
     _validate.positive('noise_scale', self.noise_scale)
     _validate.positive('search_seconds', self.search_seconds)
+
+  @property
+  def unit(self) -> str:
+    """What is protected: 'example' or 'user'."""
+    return mechanisms.MECHANISMS[self.training.mechanism].unit
+
+  @property
+  def moved(self) -> tuple[str, str]:
+    """What the pairs move, and by how much they may, in words."""
+    if self.unit == 'user':
+      return 'update', '2 C_u'
+    return 'mean', '2 C_g / n'
