@@ -224,8 +224,8 @@ class AuditTest(parameterized.TestCase):
     ('--audit now', "expected only flags, got 'now'"),
     (
       '--audit --dataset=digits --mechanism=central',
-      '--mechanism must be gradient or distributed to audit a model, got'
-      " 'central'",
+      '--mechanism must be one of gradient, distributed, distributed_users to'
+      " audit a model, got 'central': only for these are there canaries",
     ),
     ('--audit --model=me', '--model must be one of mlp, svm, cnn, linear, ke'),
     ('--audit --dataset=me', '--dataset must be one of digits, mnist'),
