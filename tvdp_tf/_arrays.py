@@ -64,7 +64,7 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
         raise ValueError('it holds objects')
       arrays[name] = np.ndarray(shape, dtype, rest, end)
       end += arrays[name].nbytes
-  except (TypeError, RecursionError) as error:
+  except (TypeError, OverflowError, RecursionError) as error:
     raise ValueError(f'it is no file of arrays: {error}') from error
   if end != len(rest):
     raise ValueError(f'it holds {len(rest) - end} bytes too many')

@@ -96,6 +96,8 @@ class OnDiskTest(parameterized.TestCase):
       datasets.natural(self.name)
     with self.assertRaisesRegex(ValueError, 'files:FOLDER'):
       datasets.natural('digits')
+    with self.assertRaisesRegex(ValueError, 'split natural'):
+      settings.TrainingSettings(split='natural')
     with self.assertRaisesRegex(errors.DatasetUnavailableError, 'missing'):
       datasets.load(f'files:{self.folder}/missing')
     for name in ('files:', 'files'):

@@ -303,6 +303,19 @@ def _folder(name: str) -> str:
   return ''
 
 
+def check_natural(name: str) -> str:
+  """The name again, of a data set that may say whose examples are whose.
+
+  Raises:
+    ValueError: If it is not files:FOLDER.
+  """
+  if not _folder(name):
+    raise ValueError(
+      f'split natural must be that of a data set files:FOLDER, got {name!r}'
+    )
+  return name
+
+
 def natural(name: str) -> list[range]:
   """Whose examples are whose, as the data set itself says.
 
@@ -313,11 +326,7 @@ def natural(name: str) -> list[range]:
     ValueError: If it is another.
     DatasetUnavailableError: If it does not say.
   """
-  if not _folder(name):
-    raise ValueError(
-      f'split natural must be that of a data set files:FOLDER, got {name!r}'
-    )
-  return on_disk.users(_folder(name))
+  return on_disk.users(_folder(check_natural(name)))
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:

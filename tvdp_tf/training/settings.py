@@ -133,6 +133,8 @@ class TrainingSettings:
       _validate.one_of('model', self.model, (*MODELS, 'keras:PATH'))
     if self.split != OWN:
       _validate.one_of('split', self.split, SPLITS)
+    if self.split == 'natural':
+      datasets.check_natural(self.dataset)
     if OWN in (self.dataset, self.model, self.split) and (
       self.dataset != self.model
     ):
