@@ -10,6 +10,10 @@ import sys
 import tempfile
 from unittest import mock
 
+# Read when NumPy is imported. Its threads wait by spinning, at the cost of the
+# tests that run beside.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
 import hypothesis
 import pytest
 from absl import flags
