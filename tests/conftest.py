@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+from typing import Any
 from unittest import mock
 
 # Read when NumPy is imported. Its threads wait by spinning, at the cost of the
@@ -97,7 +98,7 @@ def pytest_runtest_setup():
 
   Half a second a statement of the same noise, if it does so every time.
   """
-  accountant = sys.modules.get('dp_accounting.rdp.rdp_privacy_accountant')
+  accountant: Any = sys.modules.get('dp_accounting.rdp.rdp_privacy_accountant')
   if accountant and not hasattr(accountant._compute_log_a, 'cache_info'):
     accountant._compute_log_a = functools.cache(accountant._compute_log_a)
 

@@ -84,7 +84,7 @@ class OneRunTest(absltest.TestCase):
       cls.enterClassContext(tempfile.TemporaryDirectory()), 'run'
     )
     cls.result = program_runner.run(
-      'train.py', f'--output_dir={cls.folder}', timeout_s=120, fresh=True
+      'train.py', f'--output_dir={cls.folder}', timeout_s=120
     )
     with open(cls.folder / 'metrics.csv', newline='') as file:
       cls.rows = list(csv.DictReader(file))
