@@ -51,7 +51,7 @@ class TrainingTest(parameterized.TestCase):
     process = _start(
       'train.py',
       f'--output_dir={folder}',
-      '--rounds=100000',
+      '--rounds=2000',
       '--theta=1',
       '--noprogress',
       preexec_fn=before,
@@ -94,7 +94,7 @@ class TrainingTest(parameterized.TestCase):
     # More than once: code of a library that is called back swallows one.
     while process.poll() is None:
       process.send_signal(signal.SIGTERM)
-      time.sleep(3.0)
+      time.sleep(1.5)
     error = process.communicate(timeout=60)[1]
     self.assertEqual(process.returncode, 1)
     self.assertEqual(

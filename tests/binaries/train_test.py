@@ -23,6 +23,12 @@ from tvdp_tf.privacy import ledger_audit
 _COLUMNS = (
   'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds'
 )
+# Each of a tenth of a second or more to import, and of no use until a run is
+# over, or to another run.
+_NOT_YET = {
+  *('IPython', 'kymatio', 'matplotlib', 'statsmodels'),
+  *('tensorflow_datasets', 'torch'),
+}
 _CPU_BUILD = any(
   one.name == 'tensorflow-cpu' for one in importlib.metadata.distributions()
 )
@@ -78,7 +84,7 @@ class OneRunTest(absltest.TestCase):
       cls.enterClassContext(tempfile.TemporaryDirectory()), 'run'
     )
     cls.result = program_runner.run(
-      'train.py', f'--output_dir={cls.folder}', timeout_s=120, fresh=True
+      'train.py', f'--output_dir={cls.folder}', timeout_s=120
     )
     with open(cls.folder / 'metrics.csv', newline='') as file:
       cls.rows = list(csv.DictReader(file))
@@ -244,11 +250,11 @@ class PaperRunTest(absltest.TestCase):
 
 
 class SoundRunTest(absltest.TestCase):
-  """A run whose guarantee holds."""
+  """A run whose guarantee holds, that says what it imports and when."""
 
-  def test_statement_and_ledger_agree(self):
+  def test_statement_ledger_and_imports(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
-    result = program_runner.run(
+    program, *arguments = program_runner.command(
       'train.py',
       f'--output_dir={folder}',
       '--mechanism=gradient',
@@ -258,12 +264,24 @@ class SoundRunTest(absltest.TestCase):
       '--refinement=budget',
       '--noprogress',
       '--verbosity=0',
-      fresh=True,
+    )
+    result = subprocess.run(
+      [program, '-X', 'importtime', *arguments],
+      capture_output=True,
+      stdin=subprocess.DEVNULL,
+      text=True,
+      timeout=240,
+      check=False,
     )
     self.assertEqual(result.returncode, 0, result.stderr)
+    self._check_imports(result.stderr)
     # A line a round, and none of any library.
     rows = (folder / 'metrics.csv').read_text().splitlines()[1:]
-    lines = result.stderr.splitlines()
+    lines = [
+      line
+      for line in result.stderr.splitlines()
+      if not line.startswith('import time:')
+    ]
     self.assertLen(lines, len(rows))
     for number, line in enumerate(lines, start=1):
       self.assertRegex(line, rf'^I.*\] round={number} noise_stddev=\S+ test_')
@@ -278,6 +296,20 @@ class SoundRunTest(absltest.TestCase):
     self.assertBetween(audit.worst_epsilon, 2.9999, 3)
     self.assertEqual(statement['delivered']['server, worst client']['exact'], 3)
     self.assertEqual(audit.rounds, statement['rounds'])
+
+  def _check_imports(self, error):
+    """Only what a round needs is there before it: seconds of a short run."""
+    before, released, after = error.partition('round=1 ')
+    self.assertTrue(released)
+
+    def imported(text):
+      lines = re.findall(r'^import time: +\d+ \| +\d+ \| +(\w+)', text, re.M)
+      return set(lines)
+
+    self.assertIn('tensorflow_federated', imported(before))
+    self.assertEmpty(imported(before) & _NOT_YET)
+    # For the picture, at the end.
+    self.assertIn('matplotlib', imported(after))
 
 
 class SharedLedgerTest(absltest.TestCase):

@@ -1,6 +1,7 @@
 """`--mechanism=gradient`: noise in every local step, and a guarantee."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from tvdp_tf.privacy import (
 )
 
 _ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
+
+# Asked for every client in every round, of every plan that is compared.
+_rule = functools.lru_cache(maxsize=4096, typed=True)(sensitivity.gradient_rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +56,7 @@ class GradientMechanism(contract.GraphMechanism):
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
     """2 C_g / n, for a client of so many examples; a fixed, public number."""
-    return sensitivity.gradient_rule(
-      self.example_l2_norm_clip, examples, self.adjacency
-    )
+    return _rule(self.example_l2_norm_clip, examples, self.adjacency)
 
   def client_stddev(self, round_number: int, examples: int) -> float:
     return self.schedule.stddev(round_number) * self.sensitivity(examples).value

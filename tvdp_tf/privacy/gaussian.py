@@ -17,6 +17,7 @@ result is a difference (`_log_delta_bound` adds the error bound): an epsilon, a
 delta or a noise multiplier returned here is rounded up, never down.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -231,8 +232,14 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     ValueError: If an argument is out of range or the result is not
       representable.
   """
-  epsilon = _validate.positive('epsilon', epsilon)
-  delta = _validate.open_unit('delta', delta)
+  return _noise_multiplier(
+    _validate.positive('epsilon', epsilon), _validate.open_unit('delta', delta)
+  )
+
+
+# All plans that are compared have the same target.
+@functools.lru_cache(maxsize=256)
+def _noise_multiplier(epsilon: float, delta: float) -> float:
   log_delta = math.log(delta)
   # mu = sqrt(2 eps) e^-r and s = sqrt(2 eps) sinh(r): free of cancellation.
   root = math.sqrt(2.0) * math.sqrt(epsilon)

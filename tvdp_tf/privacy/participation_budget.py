@@ -14,6 +14,8 @@ is left (cf. `refinement`):
 No amplification is claimed: who takes part when is taken as known to all.
 """
 
+import functools
+
 import numpy as np
 
 from tvdp_tf import _validate
@@ -23,6 +25,8 @@ from tvdp_tf.privacy import calibration, schedule
 _MARGIN = 1e-10
 
 
+# Of one target, for every plan that is compared.
+@functools.lru_cache(maxsize=256, typed=True)
 def equivalent_noise_multiplier(
   epsilon: float, delta: float, accountant: str = 'exact'
 ) -> float:

@@ -116,8 +116,8 @@ class StockAlgorithmsTest(parameterized.TestCase):
 
     with runtimes.compiled_runtime('cpu'):
       self.assertEqual(int(total([np.int64(1), np.int64(2)])), 3)
-    data = [tf.data.Dataset.range(1000 + client) for client in range(20)]
-    expected = sum(sum(range(1000 + client)) for client in range(20))
+    data = [tf.data.Dataset.range(300 + client) for client in range(20)]
+    expected = sum(sum(range(300 + client)) for client in range(20))
     with runtimes.compiled_runtime('cpu'):
       for _ in range(5):
         self.assertEqual(int(totals(np.int64(0), data)[1]), expected)

@@ -5,6 +5,7 @@ The same to the bit as with the clients' data as arguments.
 
 import collections
 import contextlib
+import functools
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def make_model(name):
   )
 
 
+@functools.cache
 def build(mechanism, model='mlp', local_steps=2):
   return federated.build_learning_process(
     federated.functional_model(models.MODELS['mlp'], make_model(model)),
@@ -119,6 +121,15 @@ class EqualTest(parameterized.TestCase):
     cls.users = make_users()
     cls.files = cls.enterClassContext(client_files.ClientFiles(cls.users))
 
+  @classmethod
+  @functools.cache
+  def on_files(cls, mechanism, model='mlp', local_steps=2):
+    lean = client_blocks.read_in_worker(
+      build(mechanism, model, local_steps), cls.files
+    )
+    assert isinstance(lean, tff.learning.templates.LearningProcess)
+    return train_on_files(lean, mechanism)
+
   @parameterized.parameters(
     *((mechanism, 'mlp', 2) for mechanism in MECHANISMS),
     ('paper', 'convolutional', 2),
@@ -131,10 +142,8 @@ class EqualTest(parameterized.TestCase):
     self, mechanism, model, local_steps
   ):
     process = build(mechanism, model, local_steps)
-    lean = client_blocks.read_in_worker(process, self.files)
-    self.assertIsInstance(lean, tff.learning.templates.LearningProcess)
     expected = train_on_arguments(process, self.users, mechanism)
-    actual = train_on_files(lean, mechanism)
+    actual = self.on_files(mechanism, model, local_steps)
     # Types of Python too: checkpoints and callers see no difference.
     tf.nest.assert_same_structure(actual, expected)
     self.assertIs(type(actual[0].aggregator), type(expected[0].aggregator))
@@ -151,9 +160,7 @@ class EqualTest(parameterized.TestCase):
     process = build(mechanism)
     with runtimes.compiled_runtime('cpu'):
       expected, _ = train_on_arguments(process, self.users, mechanism)
-    actual, _ = train_on_files(
-      client_blocks.read_in_worker(process, self.files), mechanism
-    )
+    actual, _ = self.on_files(mechanism)
     for one, other in zip(
       actual.global_model_weights.trainable,
       expected.global_model_weights.trainable,

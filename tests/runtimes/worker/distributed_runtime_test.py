@@ -54,7 +54,7 @@ class SpreadTest(parameterized.TestCase):
     workers = remote_workers.start(self, 3)
     with _on(workers):
       total = remote_workers.powers_of_ten(
-        7, remote_workers.clients(range(7), sleep_s=1.0)
+        7, remote_workers.clients(range(7), sleep_s=0.4)
       )
     self.assertEqual(total, (1111111 + 7 * 7, 7))
     self.assertEqual(
@@ -66,7 +66,7 @@ class SpreadTest(parameterized.TestCase):
     with _on(workers):
       call = remote_workers.in_background(
         lambda: remote_workers.powers_of_ten(
-          0, remote_workers.clients(range(3), sleep_s=2.0)
+          0, remote_workers.clients(range(3), sleep_s=1.0)
         )
       )
       for i, worker in enumerate(workers):
@@ -180,20 +180,20 @@ class LossTest(absltest.TestCase):
 
   def test_hung(self):
     workers = remote_workers.start(self, 2)
-    with _on(workers, timeout_s=3.0) as context:
+    with _on(workers, timeout_s=2.0) as context:
       call = self._call(2, 0.5)
       remote_workers.wait_until(workers[0].begun)
       started = time.monotonic()
       workers[0].signal(signal.SIGSTOP)
       self.assertEqual(call()[0], 11)
-      self.assertBetween(time.monotonic() - started, 2.0, 15.0)
+      self.assertBetween(time.monotonic() - started, 1.5, 15.0)
       self.assertEqual(
-        context.lost_workers, {workers[0].target: 'no answer within 3 s'}
+        context.lost_workers, {workers[0].target: 'no answer within 2 s'}
       )
       # The second time nobody waits for it.
       started = time.monotonic()
       self.assertEqual(self._call(2, 0.0)()[0], 11)
-      self.assertLess(time.monotonic() - started, 2.0)
+      self.assertLess(time.monotonic() - started, 1.5)
       workers[0].signal(signal.SIGCONT)
       begun = workers[0].begun()
 
@@ -209,7 +209,7 @@ class LossTest(absltest.TestCase):
       call = self._call(2, 0.5)
       remote_workers.wait_until(workers[0].begun)
       workers[0].signal(signal.SIGSTOP)
-      time.sleep(2.0)
+      time.sleep(1.0)
       workers[0].signal(signal.SIGCONT)
       self.assertEqual(call()[0], 11)
       self.assertEmpty(context.lost_workers)
@@ -251,7 +251,7 @@ class LossTest(absltest.TestCase):
   def test_leaving_the_block_ends_a_call_of_another_thread(self):
     workers = remote_workers.start(self, 2)
     with _on(workers) as context:
-      closing = threading.Timer(1.0, context.close)
+      closing = threading.Timer(0.5, context.close)
       closing.start()
       error = worker_checks.error_of(
         lambda: context.invoke(
