@@ -1,5 +1,6 @@
 import pathlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -35,6 +36,14 @@ def counted(image):
 
 
 class ScatteringTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    """What is fitted is fitted to fewer images: 20 s less."""
+    super().setUpClass()
+    features._fitted.cache_clear()
+    cls.addClassCleanup(features._fitted.cache_clear)
+    cls.enterClassContext(mock.patch.object(features, '_SYNTHETIC_IMAGES', 100))
+
   @parameterized.parameters(
     ((28, 28, 1), 81 * 7 * 7), ((32, 32, 3), 243 * 8 * 4), ((8, 8, 1), 9 * 16)
   )

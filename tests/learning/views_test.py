@@ -45,16 +45,25 @@ def _flat(parts):
   return np.concatenate([np.ravel(p) for p in parts]).astype(np.float64)
 
 
-def _mean_of(make_sum, model, clip):
+@functools.cache
+def _model(build):
+  return build()
+
+
+@functools.cache
+def _mean_of(make_sum, build):
+  """Of (features, labels, clip), traced once for all tests."""
+  model = _model(build)
   clipped_sum, weights = make_sum(model), plain.start(model)
 
   @tf.function(
     input_signature=[
       tf.TensorSpec([None, 8, 8, 1]),
       tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([], tf.float64),
     ]
   )
-  def mean(features, labels):
+  def mean(features, labels, clip):
     return clipping.clipped_mean_gradient(
       clipped_sum, weights, features, labels, example_l2_norm_clip=clip
     )
@@ -62,12 +71,14 @@ def _mean_of(make_sum, model, clip):
   return mean
 
 
-def _expected(model, features, labels, clip):
+@functools.cache
+def _gradient_of(build):
+  return plain.gradient_of(plain.loss_of(_model(build)))
+
+
+def _expected(build, features, labels, clip):
   """The plainest way: both views' gradients, their mean, clipped."""
-  gradient, weights = (
-    plain.gradient_of(plain.loss_of(model)),
-    plain.start(model),
-  )
+  gradient, weights = _gradient_of(build), plain.start(_model(build))
   of_views = [
     plain.example_gradients(gradient, weights, x, labels)
     for x in (features, features[:, :, ::-1])
@@ -85,19 +96,17 @@ class ClippedMeanTest(parameterized.TestCase):
     make_sum=(_vectorized, _looped, _ghost), build=(_mlp, _cnn, _linear)
   )
   def test_equals_a_plain_loop(self, make_sum, build):
-    model = build()
     for clip, count in ((0.5, 1), (0.5, 70), (100.0, 70)):
       features, labels = plain.examples(count)
-      actual = _mean_of(make_sum, model, clip)(features, labels)
-      expected = _expected(model, features, labels, clip)
+      actual = _mean_of(make_sum, build)(features, labels, clip)
+      expected = _expected(build, features, labels, clip)
       for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=3e-4, atol=2e-6)
 
   @parameterized.product(make_sum=(_vectorized, _ghost), build=(_mlp, _cnn))
   def test_mirrored_data_has_the_same_gradient(self, make_sum, build):
-    model = build()
     features, labels = plain.examples(20)
-    mean = _mean_of(make_sum, model, 0.5)
+    mean = functools.partial(_mean_of(make_sum, build), clip=0.5)
     one, other = mean(features, labels), mean(features[:, :, ::-1], labels)
     np.testing.assert_allclose(_flat(one), _flat(other), rtol=1e-3, atol=1e-6)
     upside_down = _flat(mean(features[:, ::-1], labels))
@@ -108,7 +117,7 @@ class ClippedMeanTest(parameterized.TestCase):
     self, make_sum, build
   ):
     features, labels = plain.examples(10)
-    mean = _mean_of(make_sum, build(), 0.5)
+    mean = functools.partial(_mean_of(make_sum, build), clip=0.5)
     before = _flat(mean(features, labels))
     for size in (1e-3, 1.0, 1e15, 1e25, np.inf, np.nan):
       other = features.copy()
@@ -120,11 +129,9 @@ class ClippedMeanTest(parameterized.TestCase):
 
   @parameterized.product(make_sum=(_vectorized, _ghost), build=(_mlp, _cnn))
   def test_a_single_clipped_gradient_is_within_the_clip(self, make_sum, build):
-    model = build()
+    mean = _mean_of(make_sum, build)
     for seed, clip in enumerate(np.geomspace(1e-5, 0.1, 4)):
-      gradient = _flat(
-        _mean_of(make_sum, model, clip)(*plain.examples(1, seed))
-      )
+      gradient = _flat(mean(*plain.examples(1, seed), clip))
       least = 0.9995 * clip / (1 + sensitivity.relative_rounding(1))
       self.assertBetween(np.linalg.norm(gradient), least, clip)
 
@@ -156,24 +163,19 @@ class ClippedMeanTest(parameterized.TestCase):
 class SelfCheckTest(parameterized.TestCase):
   @parameterized.parameters(_mlp, _cnn, plain.normalised)
   def test_sums_over_the_views(self, build):
-    model = build()
-    clipped_sum = functools.partial(
-      example_independence.clipped_sum, model, plain.LOSS, 0.5
-    )
-    features, labels = plain.examples(5)
-    weights = plain.start(model)
-
-    def mean(x, name):
-      return _flat(
-        clipping.clipped_mean_gradient(
-          clipped_sum(name), weights, x, labels, example_l2_norm_clip=0.5
-        )
+    def checked(model):
+      return example_independence.clipped_sum(
+        model, plain.LOSS, 0.5, views.MIRROR
       )
 
-    expected = _flat(_expected(model, features, labels, 0.5))
-    actual = mean(features, views.MIRROR)
+    features, labels = plain.examples(5)
+    expected = _flat(_expected(build, features, labels, 0.5))
+    actual = _flat(_mean_of(checked, build)(features, labels, 0.5))
     np.testing.assert_allclose(actual, expected, rtol=3e-4, atol=2e-6)
-    without = mean(features, views.NONE)
+    of_one_view = plain.example_gradients(
+      _gradient_of(build), plain.start(_model(build)), features, labels
+    )
+    without = _flat(plain.plain_mean(of_one_view, 0.5))
     self.assertGreater(np.linalg.norm(without - actual), 1e-3)
 
   def test_a_sum_of_something_else_is_refused(self):

@@ -213,7 +213,8 @@ def clipped_sum(
       )
 
   _repeatedly(check_outputs)
-  if not ghost_clipping.supports(model, loss):
+  copied = ghost_clipping.supported_copy(model, loss)
+  if copied is None:
     return example_clipped_sum(
       loss_fn(True),
       model.initial_weights,
@@ -223,9 +224,10 @@ def clipped_sum(
       loss_fn(training),
       views_name,
     )
+  checked = ghost_clipping.GhostClippedSum(copied, loss, training, views_name)
   _repeatedly(
     lambda rng: _check_sums(
-      ghost_clipping.ghost_clipped_sum(model, loss, training, views_name),
+      checked,
       clipping.looped_clipped_sum(
         view_gradients.averaged(loss_fn(training), views_name)
       ),
@@ -234,7 +236,9 @@ def clipped_sum(
       example_l2_norm_clip,
     )
   )
-  return ghost_clipping.ghost_clipped_sum(model, loss, views_name=views_name)
+  if training:
+    return checked
+  return ghost_clipping.GhostClippedSum(copied, loss, True, views_name)
 
 
 def example_clipped_sum(

@@ -388,7 +388,7 @@ def _microbatches(tensor: tf.Tensor) -> tf.Tensor:
   return tf.reshape(whole, [-1, size, rows.shape[-1]])
 
 
-class _GhostClippedSum(clipping.PreparedSum):
+class GhostClippedSum(clipping.PreparedSum):
   """The sum of a `supported_copy`."""
 
   def __init__(
@@ -597,4 +597,4 @@ def ghost_clipped_sum(
       'model must be made of the layers that ghost clipping knows, got '
       f'{model.keras_model.name}'
     )
-  return _GhostClippedSum(copied, loss, training, views_name)
+  return GhostClippedSum(copied, loss, training, views_name)
