@@ -42,12 +42,16 @@ def _mills_ratio(x: np.ndarray) -> np.ndarray:
 
 
 def _negative_mills_slope(x: np.ndarray) -> np.ndarray:
+  near = np.minimum(x, _ASYMPTOTIC_FROM)
+  slope = 1 - near * _mills_ratio(near)
+  far = x > _ASYMPTOTIC_FROM
+  if not far.any():
+    return slope
   inverse_square = 1 / np.maximum(x, _ASYMPTOTIC_FROM) ** 2
   series = np.zeros_like(x)
   for coefficient in reversed(_ASYMPTOTIC):
     series = (series + coefficient) * inverse_square
-  near = np.minimum(x, _ASYMPTOTIC_FROM)
-  return np.where(x > _ASYMPTOTIC_FROM, series, 1 - near * _mills_ratio(near))
+  return np.where(far, series, slope)
 
 
 def _log_delta_bound(
@@ -71,11 +75,14 @@ def _log_delta_bound(
   # Below -30 delta is 1 to binary64; above 1e100 it is 0.
   s = np.clip(score, -30.0, 1e100)
   with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
-    direct = _mills_ratio(s) - _mills_ratio(s + mu)
-    small = np.minimum(mu, 1.0)[..., np.newaxis]
-    slopes = _negative_mills_slope(s[..., np.newaxis] + small * _NODES)
-    integral = small[..., 0] * (slopes @ _WEIGHTS)
-    log_delta = np.log(np.where(mu > 1, direct, integral))
+    difference = _mills_ratio(s) - _mills_ratio(s + mu)
+    is_large = mu > 1
+    if not is_large.all():
+      small = np.minimum(mu, 1.0)[..., np.newaxis]
+      slopes = _negative_mills_slope(s[..., np.newaxis] + small * _NODES)
+      integral = small[..., 0] * (slopes @ _WEIGHTS)
+      difference = np.where(is_large, difference, integral)
+    log_delta = np.log(difference)
     log_delta = log_delta - s * s / 2 - _HALF_LOG_2PI
     error = 3e-13 - 8e-15 * log_delta
     error = error + score_error * (np.abs(score) + 2)
