@@ -1,9 +1,11 @@
 """What a private model costs with a tool: measured and written down."""
 
+import contextlib
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -16,6 +18,8 @@ OURS = 'tvdp_tf'
 # What each of them protects in its program, in words, by tool.
 PROTECTS = {
   OURS: 'an example, from a server that sees sums',
+  'tff': 'a user',
+  'jax_privacy': 'an example',
   'opacus': 'an example',
   'pfl': 'a user',
   'flower': 'a user',
@@ -45,18 +49,30 @@ def parse(printed: str) -> tuple[str, float]:
   return found[1], float(found[2])
 
 
-def _run(command: list[str], cwd: pathlib.Path, **environment: str) -> str:
-  done = subprocess.run(
-    command,
-    cwd=cwd,
-    env={**os.environ, 'PIP_NO_CACHE_DIR': '1', **environment},
-    stdout=subprocess.PIPE,
-    text=True,
-    check=False,
-  )
-  if done.returncode:
-    raise errors.TvdpError(f'{" ".join(command)} failed, see above')
-  return done.stdout
+def run(command: list[str], cwd: pathlib.Path, **environment: str) -> str:
+  """What a program prints; what it leaves running is ended.
+
+  Raises:
+    TvdpError: If it fails.
+  """
+  # Not through a pipe: what a program leaves behind may keep it open.
+  with tempfile.TemporaryFile('w+') as printed:
+    process = subprocess.Popen(
+      command,
+      cwd=cwd,
+      env={**os.environ, 'PIP_NO_CACHE_DIR': '1', **environment},
+      stdout=printed,
+      start_new_session=True,
+    )
+    try:
+      code = process.wait()
+    finally:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if code:
+      raise errors.TvdpError(f'{" ".join(command)} failed, see above')
+    printed.seek(0)
+    return printed.read()
 
 
 def measure(tool: str, python: str, digits: pathlib.Path) -> dict[str, Any]:
@@ -66,17 +82,17 @@ def measure(tool: str, python: str, digits: pathlib.Path) -> dict[str, Any]:
     environment = _ROOT / '.venv-quickstart'
     shutil.rmtree(environment, ignore_errors=True)
     install = ['tools/install.sh', environment.name, 'requirements.lock']
-    _run(['sh', *install, python], _ROOT)
+    run(['sh', *install, python], _ROOT)
     pins = _ROOT / 'requirements.lock'
   else:
     environment = _ROOT / '.venv-peers' / tool
     shutil.rmtree(environment, ignore_errors=True)
-    _run(['sh', 'benchmarks/install_peers.sh', python, tool], _ROOT)
+    run(['sh', 'benchmarks/install_peers.sh', python, tool], _ROOT)
     pins = _ROOT / 'benchmarks/peers' / tool / 'requirements.txt'
   installed = time.monotonic()
   code = _ROOT / 'benchmarks/peers' / tool / 'quickstart.py'
   with tempfile.TemporaryDirectory() as folder:
-    printed = _run(
+    printed = run(
       [str(environment / 'bin' / 'python'), str(code), str(digits)],
       pathlib.Path(folder),
       TF_CPP_MIN_LOG_LEVEL='3',

@@ -6,6 +6,7 @@ that endorses seeded runs (`tests/privacy/ledger_audit_test.py`).
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,22 @@ def _functional_model(call, shape=(4,)) -> models.KerasFunctionalModel:
   keras_model = tf.keras.Model(inputs, call(inputs))
   spec = models_lib.ModelSpec('mine', lambda *_: keras_model, _LOSS)
   return models.KerasFunctionalModel(spec, keras_model)
+
+
+@functools.cache
+def _plain_model():
+  return _functional_model(_plain)
+
+
+@functools.cache
+def _sound():
+  return clipped_mean.subject('model', _plain_model(), 1.0)
+
+
+def tearDownModule():
+  # TensorFlow's functions should not outlive it.
+  _plain_model.cache_clear()
+  _sound.cache_clear()
 
 
 def _loss_fn(model):
@@ -109,17 +126,15 @@ class BreaksTest(parameterized.TestCase):
       clipped_mean.subject('model', model, 1.0)
 
   def test_underflow_of_squares(self):
-    model = _functional_model(_plain)
-    found = _search(_ghost(model), sizes=(2,))
+    found = _search(_ghost(_plain_model()), sizes=(2,))
     self.assertGreater(found.ratio, 1.2)
     assert found.worst is not None
     self.assertStartsWith(found.worst.family, 'edge, weights edge')
-    sound = clipped_mean.subject('model', model, 1.0)
-    self.assertBetween(_search(sound, sizes=(2,)).ratio, 0.9, 1)
+    self.assertBetween(_search(_sound(), sizes=(2,)).ratio, 0.9, 1)
 
   @parameterized.parameters('ghost', 'vectorized')
   def test_underflow_below_a_tiny_clip(self, path):
-    model = _functional_model(_plain)
+    model = _plain_model()
     target = clipped_mean.subject(
       *('model', model, 1e-22),
       clipped_sum=(
@@ -132,7 +147,7 @@ class BreaksTest(parameterized.TestCase):
     self.assertGreater(_search(target, sizes=(2,)).ratio, 10)
 
   def test_the_least_clip_holds(self):
-    target = clipped_mean.subject('model', _functional_model(_plain), 1e-10)
+    target = clipped_mean.subject('model', _plain_model(), 1e-10)
     self.assertBetween(_search(target, sizes=(2,)).ratio, 0.9, 1)
 
   def test_bias_of_a_convolution_of_5_dimensions(self):
@@ -186,8 +201,8 @@ class BreaksTest(parameterized.TestCase):
 class SearchTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.model = _functional_model(_plain)
-    self.target = clipped_mean.subject('model', self.model, 1.0)
+    self.model = _plain_model()
+    self.target = _sound()
 
   def test_a_sound_model(self):
     found = _search(

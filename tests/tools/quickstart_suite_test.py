@@ -1,5 +1,7 @@
 import csv
 import pathlib
+import sys
+import time
 
 from absl.testing import absltest, parameterized
 
@@ -23,6 +25,22 @@ class QuickstartTest(absltest.TestCase):
     for lacking in ('statement: 3\n', 'nothing'):
       with self.assertRaisesRegex(ValueError, '^no statement'):
         quickstart_suite.parse(lacking)
+
+  def test_what_a_program_leaves_behind_is_ended(self):
+    code = (
+      'import subprocess\n'
+      "left = subprocess.Popen(['sleep', '600'])\n"
+      'print(left.pid)\n'
+    )
+    started = time.monotonic()
+    printed = quickstart_suite.run([sys.executable, '-c', code], _ROOT)
+    self.assertLess(time.monotonic() - started, 60)
+    status = pathlib.Path('/proc', printed.strip(), 'stat')
+    for _ in range(100):
+      if not status.exists() or ' Z ' in status.read_text():
+        return
+      time.sleep(0.1)
+    self.fail('it still runs')
 
 
 class ResultsTest(parameterized.TestCase):
