@@ -15,7 +15,7 @@ from matplotlib import image
 
 from tests.attacks import broken
 from tvdp_tf import runtimes
-from tvdp_tf.attacks import noise_reach
+from tvdp_tf.attacks import noise_reach, pair_distinguisher
 from tvdp_tf.attacks.model_audit import audit as audit_lib
 from tvdp_tf.attacks.model_audit import one_run_audit, report
 from tvdp_tf.attacks.model_audit import settings as audit_settings
@@ -243,10 +243,16 @@ class AuditTest(parameterized.TestCase):
     self.assertNotIn('single clipped gradients', text)
     self.assertLess(max(map(len, text.splitlines())), 81)
     self._check_files(found)
-    # Clipped to what is not the clip.
+    # Clipped to what is not the clip: the search alone is to see it.
     bounded = bounded_value.bounded
-    with mock.patch.object(
-      bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
+    run = mock.Mock()
+    run.finish.return_value = found.one_run
+    with (
+      mock.patch.object(
+        bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
+      ),
+      mock.patch.object(one_run_audit, 'prepare', return_value=run),
+      mock.patch.object(pair_distinguisher, 'distinguish', return_value=None),
     ):
       found = self._audit(**arguments)
     self.assertTrue(found.search.refuted)
