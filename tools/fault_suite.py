@@ -279,6 +279,9 @@ class Suite:
     with self._started(folder, *_LONG, _SEEDED) as process:
       process.send_signal(number)
       _, said = process.communicate()
+    if process.returncode != 1:
+      what = f'exit code {process.returncode}: it was not interrupted'
+      return Row(f'{number.name} in a round', _WHERE, what, '?', survived=False)
     self._must_run(folder, *_LONG, _SEEDED, '--resume')
     return self._row(
       f'{number.name} in a round',

@@ -10,6 +10,7 @@ none can be mounted, those rows say so. It takes 15 minutes on two cores.
 
 import pathlib
 import random
+import signal
 import tempfile
 
 import tqdm
@@ -31,6 +32,9 @@ def main() -> None:
   # They load TensorFlow.
   from tools import fault_cases, fault_report, fault_suite  # noqa: PLC0415
 
+  # A shell ignores it for what runs in the background, and so would the runs.
+  if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   seed = random.randrange(2**32) if _SEED.value is None else _SEED.value
   rows: list[fault_suite.Row] = []
   with (

@@ -91,11 +91,14 @@ class TrainingTest(parameterized.TestCase):
       '--insecure_workers',
     )
     _wait_for(folder.exists)
+    self.addCleanup(process.kill)
     # More than once: code of a library that is called back swallows one.
-    while process.poll() is None:
+    for _ in range(40):
       process.send_signal(signal.SIGTERM)
       time.sleep(1.5)
-    error = process.communicate(timeout=60)[1]
+      if process.poll() is not None:
+        break
+    error = process.communicate(timeout=1)[1]
     self.assertEqual(process.returncode, 1)
     self.assertEqual(
       error.splitlines()[-1],

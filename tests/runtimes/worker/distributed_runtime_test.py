@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -15,7 +16,11 @@ from absl.testing import absltest, parameterized
 
 from tests.runtimes.worker import remote_workers, worker_checks
 from tvdp_tf import mechanisms, privacy
-from tvdp_tf.runtimes.worker import distributed_runtime, worker_runtime
+from tvdp_tf.runtimes.worker import (
+  _worker_client,
+  distributed_runtime,
+  worker_runtime,
+)
 
 _SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=3, initial_stddev=0.02)
 
@@ -279,6 +284,29 @@ class EntryTest(parameterized.TestCase):
     ):
       self.fail('the block was entered')
     self.assertEqual(worker_checks.threads_and_descriptors()[0], before[0])
+    self.assertEmpty(_worker_client._open_channels)
+
+  def test_what_an_interrupt_leaves_open_is_closed_at_the_end(self):
+    """Or Python's end might wait for ever for a call."""
+    left = _worker_client._open_channels
+    before = {*left}
+    with (
+      mock.patch.object(
+        distributed_runtime, 'RemoteContext', side_effect=KeyboardInterrupt
+      ),
+      self.assertRaises(KeyboardInterrupt),
+      distributed_runtime.remote_runtime(['localhost:1'], insecure=True),
+    ):
+      self.fail('the block was entered')
+    (channel,) = left - before
+    with mock.patch.object(
+      _worker_client, '_open_channels', {channel}
+    ) as open_:
+      _worker_client._close_channels()
+      self.assertEmpty(open_)
+    left.discard(channel)
+    with self.assertRaisesRegex(ValueError, 'closed'):
+      channel.unary_unary('/tvdp_tf/AreYouThere')(b'')
 
   def test_one_is_missing(self):
     (worker,) = remote_workers.start(self, 1)

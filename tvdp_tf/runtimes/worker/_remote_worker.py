@@ -76,7 +76,7 @@ class RemoteWorker:
 
   def _open(self) -> None:
     """A new connection, on which the worker is asked whether it is there."""
-    self._channel = self._connect()
+    self._channel = _worker_client.opened(self._connect())
     # No such method: the answer is an error, and the worker keeps no state.
     self._ask = self._channel.unary_unary('/tvdp_tf/AreYouThere')
     self._answer = self._ask.future(b'', wait_for_ready=True)
@@ -143,6 +143,6 @@ class RemoteWorker:
     with self._lock:
       self._closed = True
       client, self._client = self._client, None
-      self._channel.close()
+      _worker_client.close_channel(self._channel)
     if client is not None:
       client.close()

@@ -6,9 +6,11 @@ closes executors that it does not use any more; and it keeps threads for ever.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,6 +47,39 @@ def channel_options(max_message_megabytes: int) -> list[tuple[str, int]]:
     ('grpc.enable_http_proxy', 0),
     ('grpc.use_local_subchannel_pool', 1),
   ]
+
+
+# Those that `close_channel` has not closed.
+_open_channels: set[grpc.Channel] = set()
+
+
+def opened(channel: grpc.Channel) -> grpc.Channel:
+  """Has a channel closed when the program ends, if not before.
+
+  An interrupt at the wrong instant may leave one open. Python's end would then
+  wait for ever for gRPC's threads, which it has stopped.
+
+  Args:
+    channel: Before its first call; to be closed by `close_channel`.
+  """
+  _open_channels.add(channel)
+  return channel
+
+
+def close_channel(channel: grpc.Channel) -> None:
+  """Ends a channel's calls; harmless when called again."""
+  channel.close()
+  _open_channels.discard(channel)
+
+
+# What a fork has is not its own.
+os.register_at_fork(after_in_child=_open_channels.clear)
+
+
+@atexit.register
+def _close_channels() -> None:
+  for channel in [*_open_channels]:
+    close_channel(channel)
 
 
 class _StubChannel:
@@ -192,7 +227,7 @@ class WorkerClient:
         return
       self._closed = True
     # First the channel: a call that waits for an answer holds the event loop.
-    self._channel.close()
+    close_channel(self._channel)
     self._loop.call_soon_threadsafe(self._loop.stop)
     self._thread.join()
 

@@ -83,8 +83,10 @@ class LocalContext(tff.framework.SyncContext):
   ):
     self._worker = worker
     self._client = _worker_client.WorkerClient(
-      grpc.insecure_channel(
-        worker.target, _worker_client.channel_options(max_message_megabytes)
+      _worker_client.opened(
+        grpc.insecure_channel(
+          worker.target, _worker_client.channel_options(max_message_megabytes)
+        )
       ),
       self._guard,
     )
