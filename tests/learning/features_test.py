@@ -1,4 +1,5 @@
 import pathlib
+import unittest
 from typing import Any
 from unittest import mock
 
@@ -35,15 +36,16 @@ def counted(image):
   return np.concatenate([image.ravel(), [len(_calls)]])
 
 
-class ScatteringTest(parameterized.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    """What is fitted is fitted to fewer images: 20 s less."""
-    super().setUpClass()
-    features._fitted.cache_clear()
-    cls.addClassCleanup(features._fitted.cache_clear)
-    cls.enterClassContext(mock.patch.object(features, '_SYNTHETIC_IMAGES', 100))
+def setUpModule():
+  """What is fitted is fitted to fewer images: half a minute less."""
+  features._fitted.cache_clear()
+  fewer = mock.patch.object(features, '_SYNTHETIC_IMAGES', 200)
+  fewer.start()
+  unittest.addModuleCleanup(features._fitted.cache_clear)
+  unittest.addModuleCleanup(fewer.stop)
 
+
+class ScatteringTest(parameterized.TestCase):
   @parameterized.parameters(
     ((28, 28, 1), 81 * 7 * 7), ((32, 32, 3), 243 * 8 * 4), ((8, 8, 1), 9 * 16)
   )

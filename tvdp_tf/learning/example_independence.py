@@ -124,21 +124,25 @@ def _check_sums(
   batches: Sequence[tuple[np.ndarray, np.ndarray]],
   clip: float,
 ) -> None:
+  # Of the loop itself, only what fails or is not finite.
+  sums = [looped] if clipped_sum is looped else [clipped_sum, looped]
+
   @tf.function(autograph=False, reduce_retracing=True)
   def both(features, labels):
     present = tf.ones_like(labels, tf.bool)
     return [
-      make(weights, features, labels, present, tf.constant(clip, tf.float64))
-      for make in (clipped_sum, looped)
+      one(weights, features, labels, present, tf.constant(clip, tf.float64))
+      for one in sums
     ]
 
   spec = tf.TensorSpec([None, *batches[0][0].shape[1:]], batches[0][0].dtype)
   compare = both.get_concrete_function(spec, tf.TensorSpec([None], tf.int32))
   for features, labels in batches:
-    together, alone = (
+    found = [
       np.concatenate([np.ravel(part) for part in parts]).astype(np.float64)
       for parts in compare(tf.constant(features), tf.constant(labels))
-    )
+    ]
+    together, alone = found[0], found[-1]
     if not np.isfinite(together).all():
       raise _RefusedError('the sum of its clipped gradients is not finite')
     gap = float(np.linalg.norm(together - alone))
@@ -275,11 +279,13 @@ def example_clipped_sum(
     _graph_of_gradient(loss_fn, initial_weights, features_spec),
   )
 
-  def check(make):
+  looped = clipping.looped_clipped_sum(compared)
+
+  def check(clipped_sum):
     _repeatedly(
       lambda rng: _check_sums(
-        make(compared),
-        clipping.looped_clipped_sum(compared),
+        clipped_sum,
+        looped,
         _perturbed(initial_weights, rng),
         _hostile_batches(features_spec, num_labels, rng),
         example_l2_norm_clip,
@@ -294,9 +300,9 @@ def example_clipped_sum(
         'TensorFlow does not vectorize the gradients of loops'
       )
     logger.setLevel(logging.CRITICAL)  # It explains itself at length.
-    check(clipping.vectorized_clipped_sum)
+    check(clipping.vectorized_clipped_sum(compared))
   except Exception:  # Of many kinds: not every op can be vectorized.
-    check(clipping.looped_clipped_sum)
+    check(looped)
     return clipping.looped_clipped_sum(loss_fn)
   finally:
     logger.setLevel(level)
