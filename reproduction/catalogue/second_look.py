@@ -124,6 +124,18 @@ _SMALL_BALL = {
   }
   for eta in tasks.FASHION_MNIST.grid
 }
+# Of images that mean the same when they are mirrored.
+_MIRRORED = {
+  f'{task.name}, views = {views}': {
+    **task.settings,
+    **tasks.GRADIENT,
+    **tasks.MNIST.gradient,
+    'model': 'mlp',
+    'views': views,
+  }
+  for task in (tasks.FASHION_MNIST, tasks.CIFAR10)
+  for views in ('none', 'mirror')
+}
 _BELOW_1 = (0.8, 0.85, 0.9, 0.925, 0.95, 0.975)
 
 EXPERIMENTS = (
@@ -253,6 +265,21 @@ EXPERIMENTS = (
     _both_small_claims(),
     tasks.PAPER,
     _both_small(users_per_round=100),
+    ROUND,
+  ),
+  Experiment(
+    'views',
+    'MLP, epsilon = 3: gradients of an image and of its mirror image',
+    tuple(
+      claims.each_better(
+        f'Ours: for {task.name} the mean of both views ends with a lower loss.',
+        [(f'{task.name}, views = mirror', f'{task.name}, views = none')],
+        at='last',
+      )
+      for task in (tasks.FASHION_MNIST, tasks.CIFAR10)
+    ),
+    tasks.PAPER,
+    _MIRRORED,
     ROUND,
   ),
 )
