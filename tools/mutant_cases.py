@@ -169,7 +169,10 @@ MUTANTS = [
     ('and _is_kerass_own(type(layer))', ''),
     ('not np.array_equal(given, own, equal_nan=True)', 'False'),
     ('return copied if _is_listed(copied, loss) else None', 'return copied'),
-    ('GhostClippedSum(copied, loss', 'GhostClippedSum(model, loss'),
+    (
+      'return copied if _is_listed(copied, loss) else None',
+      'return model if _is_listed(copied, loss) else None',
+    ),
     ('and not any(hasattr(type(loss), name) for name in vars(loss))', ''),
     ("and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY", ''),
     ('and _is_kerass_own(type(loss))', ''),

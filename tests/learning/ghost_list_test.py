@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf.learning import (
+  clipping,
   example_independence,
   functional,
   ghost_clipping,
@@ -221,6 +222,14 @@ class GhostListTest(parameterized.TestCase):
     ):
       self.assertFalse(ghost_clipping.supports(model, loss), loss)
 
+  def test_takes_no_loss_of_a_class_that_is_not_listed(self):
+    """Whatever else its class looks like."""
+    model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
+    loss = NamedLikeCrossEntropy(from_logits=True)
+    with mock.patch.object(ghost_clipping, '_is_kerass_own', lambda kind: True):
+      self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+      self.assertFalse(ghost_clipping.supports(model, loss))
+
 
 @of_keras_2
 class PreparedTest(parameterized.TestCase):
@@ -255,10 +264,20 @@ class PreparedTest(parameterized.TestCase):
       tf.ones([8], tf.bool),
       tf.constant(0.1, tf.float64),
     )
-    for one, other in zip(
-      clipped_sum(*arguments, prepared), clipped_sum(*arguments), strict=True
+    wrapped = functional.FunctionalModel(model)
+
+    def loss_fn(weights, x, y):
+      return CROSS_ENTROPY(y, wrapped(weights, x, True))
+
+    looped = clipping.looped_clipped_sum(loss_fn)(*arguments)
+    for one, other, expected in zip(
+      clipped_sum(*arguments, prepared),
+      clipped_sum(*arguments),
+      looped,
+      strict=True,
     ):
       np.testing.assert_array_equal(one, other)
+      np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-5)
 
 
 @of_keras_2
