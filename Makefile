@@ -76,7 +76,7 @@ mutants: install  ## The guarantee's lines, broken: results/mutants, 20 minutes.
 	$(IN_VENV) tools.mutants $(ARGS)
 
 .PHONY: soak
-soak: install  ## A thousand rounds with faults: results/soak, ten minutes.
+soak: install  ## Four thousand rounds with faults: results/soak, two minutes.
 	$(IN_VENV) tools.soak $(ARGS)
 
 .PHONY: check-export

@@ -8,7 +8,7 @@ vanish, lose their data, or bring NaN and huge values, and the run is
 interrupted and resumed four times. After every round the resident memory, the
 open file descriptors, the threads and the child processes of this process are
 sampled. After a warm-up they must be flat: `soak_run` says what that means. It
-takes some ten minutes on two cores.
+takes a minute or two on two cores.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'results/soak', 'Where soak.csv, soak.png and README.md go.'
 )
 _ROUNDS = flags.DEFINE_integer(
-  'rounds', 1000, 'Rounds of training.', lower_bound=50
+  'rounds', 4000, 'Rounds of training.', lower_bound=50
 )
 
 

@@ -110,6 +110,7 @@ def soak(rounds: int, output_dir: pathlib.Path) -> soak_run.Verdict:
         users_per_round=4,
         local_steps=2,
         rounds=rounds,
+        theta=1.0,
         seed=0,
       ),
       pathlib.Path(folder, 'run'),
