@@ -1,4 +1,4 @@
-"""A thousand rounds with faults in one process: does it keep its size?
+"""Four thousand rounds with faults in one process: does it keep its size?
 
   python -m tools.soak --output_dir=results/soak
 
