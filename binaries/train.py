@@ -16,6 +16,8 @@ from absl import flags
 
 from tvdp_tf import errors
 from tvdp_tf.cli import program, shared_flags
+from tvdp_tf.learning import datasets
+from tvdp_tf.output import drawing_process
 from tvdp_tf.training import run_folder, selection, shared_ledger
 from tvdp_tf.training import settings as settings_lib
 
@@ -191,6 +193,9 @@ def main() -> None:
   else:
     run_folder.check_absent(output_dir)
   # TensorFlow and TFF take seconds to import: what can be is checked before.
+  # Beside that, a process and a thread do what takes as long.
+  drawing_process.start()
+  datasets.read_ahead(settings.dataset, settings.data_dir)
   with program.importing():
     from tvdp_tf import runtimes  # noqa: PLC0415
     from tvdp_tf.training import best_run  # noqa: PLC0415

@@ -219,7 +219,7 @@ def world(
     replace(noise, 'system_noise_key', _system_noise_key)
     for name in ('token_bytes', 'token_hex', 'randbits'):
       replace(secrets, name, getattr(entropy, name))
-    replace(datasets, 'load', lambda *_: dataset)
+    replace(datasets, 'load', lambda *_, **__: dataset)
     replace(partitions, 'iid', iid)
     clock = types.SimpleNamespace(monotonic=lambda: 0.0)
     replace(training_run, 'time', clock)

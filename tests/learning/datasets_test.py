@@ -131,6 +131,79 @@ class DealtTest(parameterized.TestCase):
     self.assertIs(dealt.test_features, digits.test_features)
 
 
+class BytesTest(parameterized.TestCase):
+  def read(self, dtype=np.uint8):
+    rng = np.random.default_rng(0)
+
+    def part(count):
+      shape = [count, 3, 3, 1]
+      return {
+        'image': rng.integers(0, 256, shape, dtype),
+        'label': rng.integers(0, 3, count),
+      }
+
+    self.parts = part(2500), part(10), 3
+    return mock.patch.object(datasets.decoded, 'read', return_value=self.parts)
+
+  @parameterized.parameters('mnist', 'tfds:tiny')
+  def test_the_same_values_at_once_or_when_dealt(self, name):
+    with self.read() as read:
+      datasets.read_ahead(name, 'there')
+      in_bytes = datasets.load(name, 'there', in_bytes=True)
+      read.assert_called_once()
+      at_once = datasets.load(name, 'there')
+    images = self.parts[0]['image']
+    expected = images.astype(np.float32) / 255
+    parts = partitions.dirichlet(at_once.train_labels, 7, 0.5, seed=3)
+    self.assertIs(in_bytes.train_features, images)
+    found, _ = datasets.dealt(in_bytes, parts)
+    other, _ = datasets.dealt(at_once, parts)
+    for features in (found.train_features, other.train_features):
+      assert isinstance(features, np.ndarray)
+      np.testing.assert_array_equal(features, expected[np.concatenate(parts)])
+      self.assertEqual(features.dtype, np.float32)
+      self.assertEqual(features.ctypes.data % aligned.ALIGNMENT_BYTES, 0)
+    np.testing.assert_array_equal(at_once.train_features, expected)
+    np.testing.assert_array_equal(at_once.test_features, in_bytes.test_features)
+
+  def test_memory_is_claimed_for_what_is_dealt(self):
+    with self.read():
+      datasets.read_ahead('mnist')
+      found = datasets.load('mnist', in_bytes=True)
+      assert isinstance(found.train_features, np.ndarray)
+      size = 4 * found.train_features.size
+      claimed = aligned._claimed[size]
+      dealt, _ = datasets.dealt(found, [np.arange(2500)])
+    assert isinstance(dealt.train_features, np.ndarray)
+    self.assertTrue(np.shares_memory(dealt.train_features, claimed))
+    self.assertNotIn(size, aligned._claimed)
+
+  def test_more_than_a_byte_a_value(self):
+    with self.read(np.uint16):
+      datasets.read_ahead('mnist')
+      found = datasets.load('mnist', in_bytes=True)
+    images = self.parts[0]['image'].astype(np.float32)
+    np.testing.assert_array_equal(found.train_features, images / 255)
+    self.assertEmpty(aligned._claimed)
+
+  def test_a_failure_comes_to_who_loads(self):
+    with mock.patch.object(datasets.decoded, 'read', side_effect=MemoryError):
+      datasets.read_ahead('mnist')
+      with self.assertRaises(MemoryError):
+        datasets.load('mnist')
+
+  def test_others_are_not_read_ahead(self):
+    with self.read() as read:
+      for name in ('digits', 'adult', 'files:there', 'generated_mnist'):
+        datasets.read_ahead(name)
+      datasets.LOADERS['mine'] = mock.Mock()
+      self.addCleanup(datasets.LOADERS.pop, 'mine')
+      datasets.read_ahead('mine')
+      found = datasets.load('mine', in_bytes=True)
+    self.assertIs(found, datasets.LOADERS['mine'](None))
+    read.assert_not_called()
+
+
 class TestPartTest(parameterized.TestCase):
   def test_parts_are_disjoint_and_together_all(self):
     digits = datasets.load('digits')

@@ -10,6 +10,7 @@ of any library. `--verbosity=0` adds a line a round, `--verbosity=1` whatever
 the libraries have to say.
 """
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -229,6 +230,25 @@ def _end_unwritten() -> None:
     _exit(1, f'the standard output cannot be written: {error.strerror}')
 
 
+def _is_alone() -> bool:
+  """Whether Python was started for this program, and ends with it."""
+  return sys.argv[0] in sys.orig_argv
+
+
+def _leave() -> NoReturn:
+  """Ends a program that has succeeded.
+
+  In the way of Python's own end, up to where it takes the modules of TensorFlow
+  apart: a fifth of a second.
+  """
+  threading._shutdown()  # type: ignore[attr-defined]
+  atexit._run_exitfuncs()
+  for stream in (sys.stdout, sys.stderr):
+    if stream:
+      stream.flush()
+  os._exit(0)
+
+
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags, runs `main` and exits.
 
@@ -253,9 +273,11 @@ def run(main: Callable[[], None]) -> NoReturn:
   try:
     try:
       _execute(main)
-    except SystemExit:
+    except SystemExit as end:
       if sys.stdout:
         sys.stdout.flush()  # Here, where its failure can be told.
+      if end.code == 0 and 'tensorflow' in sys.modules and _is_alone():
+        _leave()
       raise
   except KeyboardInterrupt as error:
     _exit(1, str(error) or 'interrupted')

@@ -15,7 +15,9 @@ A data set of your own is a function of `data_dir` that returns a `Dataset`:
 import dataclasses
 import functools
 import re
+import threading
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,9 @@ OWN = 'own'
 _DIGITS_TEST_EXAMPLES = 360
 # After each failure of the network, two seconds in all.
 _DOWNLOAD_RETRIES = 3
+_SCALED_AT_ONCE = 1024
+# By TFDS's name and folder: what a thread reads.
+_ahead: dict[tuple[str, str | None], futures.Future[decoded.Parts | None]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Dataset:
   Attributes:
     name: The word of `--dataset`.
     train_features: float32 [n, ...], scaled by public constants to [0, 1]; or
-      on the disk.
+      on the disk. In bytes where `load` was asked for them, until they are
+      `dealt`.
     train_labels: int32 [n], in [0, num_classes).
     test_features: float32, as above.
     test_labels: int32, as above.
@@ -93,12 +99,26 @@ def _load_digits(data_dir: str | None) -> Dataset:
   )
 
 
+def _scaled(
+  images: np.ndarray, order: np.ndarray | None = None
+) -> np.ndarray[Any, Any]:
+  """Bytes divided by 255, float32, in some order; by default their own."""
+  count = len(images if order is None else order)
+  result = aligned.empty([count, *images.shape[1:]], np.float32)
+  # A few at a time: no second copy of all of them.
+  for start in range(0, count, _SCALED_AT_ONCE):
+    part = slice(start, start + _SCALED_AT_ONCE)
+    rows = images[part] if order is None else np.take(images, order[part], 0)
+    np.divide(rows, np.float32(255), out=result[part], dtype=np.float32)
+  return result
+
+
 def dealt(
   dataset: Dataset, parts: Sequence[np.ndarray | range]
 ) -> tuple[Dataset, Sequence[np.ndarray | range]]:
   """Brings the training examples into the order of the users who hold them.
 
-  A user's examples are a view then, and no copy.
+  A user's examples are a view then, and no copy. Bytes are scaled.
 
   Args:
     dataset: The data set.
@@ -118,9 +138,12 @@ def dealt(
     # The default mode makes another copy.
     return np.take(array, order, axis=0, out=result, mode='clip')
 
+  features = dataset.train_features
+  assert isinstance(features, np.ndarray)
+  in_bytes = features.dtype == np.uint8
   ordered = dataclasses.replace(
     dataset,
-    train_features=taken(dataset.train_features),
+    train_features=_scaled(features, order) if in_bytes else taken(features),
     train_labels=taken(dataset.train_labels),
   )
   return ordered, list(map(range, [0, *ends[:-1]], ends))
@@ -158,7 +181,9 @@ def _read_tfds(
   name: str, data_dir: str | None, make_builder: Callable[..., Any]
 ) -> tuple[Any, Any, int]:
   """(train, test) as arrays by column, and the number of classes."""
-  if (parts := decoded.read(name, data_dir)) is not None:
+  ahead = _ahead.pop((name, data_dir), None)
+  parts = decoded.read(name, data_dir) if ahead is None else ahead.result()
+  if parts is not None:
     return parts
   import tensorflow_datasets as tfds  # noqa: PLC0415
   from tensorflow_datasets.core.download import downloader  # noqa: PLC0415
@@ -188,18 +213,16 @@ def _read_tfds(
   return parts
 
 
-def _dataset(name: str, train, test, num_classes: int, encode) -> Dataset:
-  return Dataset(
-    name=name,
-    train_features=encode(train),
-    train_labels=train['label'].astype(np.int32),
-    test_features=encode(test),
-    test_labels=test['label'].astype(np.int32),
-    num_classes=num_classes,
-  )
+def _image_features(columns) -> np.ndarray:
+  images = columns['image']
+  if images.dtype == np.uint8:
+    return _scaled(images)
+  return images.astype(np.float32) / 255
 
 
-def _load_images(name: str, data_dir: str | None) -> Dataset:
+def _load_images(
+  name: str, data_dir: str | None, in_bytes: bool = False
+) -> Dataset:
   """Any classification data set of images of one size that TFDS has."""
 
   def make_builder(data_dir):
@@ -215,17 +238,32 @@ def _load_images(name: str, data_dir: str | None) -> Dataset:
       raise ValueError(f'it has no train and test but {", ".join(splits)}')
     return builder
 
-  parts = _read_tfds(name, data_dir, make_builder)
-  return _dataset(
-    name, *parts, lambda columns: columns['image'].astype(np.float32) / 255
+  train, test, num_classes = _read_tfds(name, data_dir, make_builder)
+  images = train['image']
+  return Dataset(
+    name=name,
+    train_features=images
+    if in_bytes and images.dtype == np.uint8
+    else _image_features(train),
+    train_labels=train['label'].astype(np.int32),
+    test_features=_image_features(test),
+    test_labels=test['label'].astype(np.int32),
+    num_classes=num_classes,
   )
 
 
 def _load_adult(data_dir: str | None) -> Dataset:
   from tvdp_tf.learning import adult  # noqa: PLC0415
 
-  parts = _read_tfds('adult', data_dir, adult.Adult)
-  return _dataset('adult', *parts, adult.encode)
+  train, test, num_classes = _read_tfds('adult', data_dir, adult.Adult)
+  return Dataset(
+    name='adult',
+    train_features=adult.encode(train),
+    train_labels=train['label'].astype(np.int32),
+    test_features=adult.encode(test),
+    test_labels=test['label'].astype(np.int32),
+    num_classes=num_classes,
+  )
 
 
 _FACTS = {
@@ -329,13 +367,52 @@ def natural(name: str) -> list[range]:
   return on_disk.users(_folder(check_natural(name)))
 
 
-def load(name: str, data_dir: str | None = None) -> Dataset:
+def _images(name: str) -> str:
+  """What TFDS calls a data set of images; otherwise empty."""
+  if match := _TFDS.fullmatch(name):
+    return match[1]
+  loader = LOADERS.get(name)
+  if isinstance(loader, functools.partial) and loader.func is _load_images:
+    return loader.args[0]
+  return ''
+
+
+def read_ahead(name: str, data_dir: str | None = None) -> None:
+  """Has a thread begin with what `load` and `dealt` will do, if it knows how.
+
+  For programs, whose imports take seconds of another processor.
+
+  Args:
+    name: As of `load`.
+    data_dir: The same.
+  """
+  if not (images := _images(name)):
+    return
+  ahead = _ahead[images, data_dir] = futures.Future()
+
+  def read():
+    try:
+      parts = decoded.read(images, data_dir)
+      if parts is not None and (found := parts[0]['image']).dtype == np.uint8:
+        aligned.claim(found.size * np.dtype(np.float32).itemsize)
+      ahead.set_result(parts)
+    except Exception as error:  # For who waits.
+      ahead.set_exception(error)
+
+  threading.Thread(target=read, daemon=True).start()
+
+
+def load(
+  name: str, data_dir: str | None = None, in_bytes: bool = False
+) -> Dataset:
   """Loads a data set by name.
 
   Args:
     name: A key of `LOADERS`, tfds:NAME for what TFDS calls so, or files:FOLDER.
     data_dir: TFDS's folder, by default TFDS's own choice; a data set that is
       not there is downloaded to it.
+    in_bytes: Whether to leave images of the training part that come as bytes
+      for `dealt` to scale: a quarter of the memory until then.
 
   Returns:
     The data set.
@@ -347,6 +424,8 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
   if folder := _folder(check_name(name)):
     return Dataset(name, *on_disk.load(folder))
   match = _TFDS.fullmatch(name)
+  if in_bytes and (images := _images(name)):
+    return _load_images(images, data_dir, in_bytes=True)
   return _load_images(match[1], data_dir) if match else LOADERS[name](data_dir)
 
 

@@ -165,7 +165,7 @@ def assemble(
   """
   if own is None:
     spec = models.find(settings.model)
-    dataset = datasets.load(settings.dataset, settings.data_dir)
+    dataset = datasets.load(settings.dataset, settings.data_dir, in_bytes=True)
   else:
     spec, dataset = own.spec, own.dataset
   dataset = datasets.with_test_part(dataset, test_part)

@@ -135,4 +135,4 @@ def _labels(settings: settings_lib.TrainingSettings) -> np.ndarray:
   name, data_dir = settings.dataset, settings.data_dir
   if settings.split in ('iid', 'natural'):
     return np.zeros(datasets.facts(name, data_dir).examples, np.int32)
-  return datasets.load(name, data_dir).train_labels
+  return datasets.load(name, data_dir, in_bytes=True).train_labels

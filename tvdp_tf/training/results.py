@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import mechanisms, privacy
-from tvdp_tf.output import disk_errors, report
+from tvdp_tf.output import disk_errors, drawing_process, report
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   export,
@@ -49,6 +49,17 @@ class Results:
     self._selection = selection
     self._statement: privacy.PrivacyStatement | None = None
 
+  @property
+  def _curves(self) -> tuple[pathlib.Path, pathlib.Path, str]:
+    """Of `plots.draw_training_curves`."""
+    settings = self._plan.settings
+    return (
+      self._output_dir / run_folder.METRICS,
+      self._output_dir / run_folder.CURVES,
+      f'{settings.dataset}, {settings.model}, mechanism '
+      f'{settings.mechanism}, {settings.noise_words}',
+    )
+
   def statement(self) -> privacy.PrivacyStatement:
     """On all that is on record; nothing more will be released."""
     if self._statement is None:
@@ -80,6 +91,7 @@ class Results:
     Raises:
       NotWrittenError: If it cannot be written.
     """
+    drawing_process.begin(*self._curves)
     path = self._output_dir / run_folder.MODEL
     with disk_errors.one_line(path):
       export.save_model(
@@ -111,10 +123,7 @@ class Results:
       self._plan.retake(self._recorder.charged())
     if not self._plan.history:
       return None
-    # Matplotlib is not needed before: rounds need not wait for its import.
-    from tvdp_tf.output import plots  # noqa: PLC0415
-
-    settings, statement = self._plan.settings, self.statement()
+    statement = self.statement()
     words = {
       **statement.to_json_dict(),
       'rounds': len(self._plan.history),
@@ -123,12 +132,7 @@ class Results:
     with disk_errors.one_line(self._output_dir):
       if not finished:  # First what matters most, should the disk be full.
         run_folder.write_privacy(self._output_dir, words, finished)
-      plots.draw_training_curves(
-        self._output_dir / run_folder.METRICS,
-        self._output_dir / run_folder.CURVES,
-        f'{settings.dataset}, {settings.model}, mechanism '
-        f'{settings.mechanism}, {settings.noise_words}',
-      )
+      drawing_process.draw(*self._curves)
       report.write_run(
         self._output_dir,
         statement,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tvdp_tf.runtimes.compiled import graph_function
 
 # Compiling takes as long as is saved in some thousand calls.
-_HOT_CALLS = 200
+_HOT_CALLS = 1000
 _MOST_SHAPES = 4
 
 _Shapes = tuple[tuple[int, ...], ...]
