@@ -108,6 +108,10 @@ def importing() -> Iterator[None]:
   end_at_once()
   gc.disable()
   try:
+    # Where it comes before TensorFlow, it imports its parts as they are used:
+    # TFF, which imports it, uses none.
+    with contextlib.suppress(ImportError):
+      importlib.import_module('tensorflow_probability')
     yield
   finally:
     gc.freeze()
