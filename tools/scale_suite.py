@@ -22,7 +22,8 @@ import numpy as np
 
 from tvdp_tf import errors
 
-_EXAMPLES = 60
+# Of each user.
+EXAMPLES = 60
 _CLASSES = 10
 _SECONDS_BETWEEN = 2.0
 _MOST_ROUNDS = 100_000
@@ -65,9 +66,9 @@ def write_users(folder: pathlib.Path, users: int) -> None:
     features.flush()
     np.save(folder / f'{name}_labels.npy', labels)
 
-  fill('train', users * _EXAMPLES, 60_000)
+  fill('train', users * EXAMPLES, 60_000)
   fill('test', 1000, 1000)
-  np.save(folder / 'train_users.npy', np.full(users, _EXAMPLES))
+  np.save(folder / 'train_users.npy', np.full(users, EXAMPLES))
 
 
 def _command(
@@ -192,7 +193,7 @@ def _write(
     f'By `python -m tools.scale --minutes={minutes:.0f}`, on '
     f'{machine.in_words(host)}, at a load of {host["load_average"]:.1f}.',
     '',
-    f'U = {users:,} users of {_EXAMPLES} examples on the disk, K = '
+    f'U = {users:,} users of {EXAMPLES} examples on the disk, K = '
     f'{users_per_round:,}: {len(from_disk) + _WARM_UP} rounds.',
     '',
     f'- A round takes {disk:.2f} s, the median; with a few users, who are in'

@@ -47,15 +47,17 @@ class OrderedFoldTest(parameterized.TestCase):
     self.assertEqual(sum(sizes), 30)
     self.assertGreaterEqual(min(sizes[:-1]), 4)
 
-  def test_threads_work_at_the_same_time(self):
+  @parameterized.parameters((3, False), (2, True))
+  def test_threads_work_at_the_same_time(self, threads, waits):
     together = threading.Barrier(3, timeout=30)
-    names = self.fold(3)(
+    names = self.fold(threads)(
       lambda item: (
         (together.wait() and None) or threading.current_thread().name
       ),
       lambda total, parts: total.union(parts),
       set(),
       range(3),
+      waits=waits,
     )
     self.assertLen(names, 3)
     self.assertIn(threading.current_thread().name, names)

@@ -66,5 +66,7 @@ def configure(
   tf.config.threading.set_intra_op_parallelism_threads(
     max(1, cores() // clients_at_once)
   )
+  # A cohort has one thread more than there are cores where one of them waits.
+  tf.config.threading.set_inter_op_parallelism_threads(cores() + 1)
   if deterministic:
     tf.config.experimental.enable_op_determinism()

@@ -247,6 +247,8 @@ class GraphFunction(TensorFunction):
   Attributes:
     kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
       TFF's order.
+    has_xla: Whether XLA compiles a part of it. On a CPU a thread of XLA's own
+      runs that part, for which the caller waits.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
@@ -277,6 +279,11 @@ class GraphFunction(TensorFunction):
     definition = graph.pruned(feeds, fetches, proto.initialize_op)
     if any('HashTable' in node.op for node in definition.node):
       raise NotImplementedError('a computation with tables')
+    self.has_xla = any(
+      function.attr['_XlaMustCompile'].b
+      for function in definition.library.function
+      if '_XlaMustCompile' in function.attr
+    )
     _with_own_functions(definition)
     used = graph_import.inputs(definition)
 

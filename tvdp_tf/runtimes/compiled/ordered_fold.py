@@ -116,8 +116,8 @@ class OrderedFold:
     """
     self._threads = threads
     self._in_thread = in_thread
-    # A pool must have one; the first use starts it.
-    self._pool = concurrent.futures.ThreadPoolExecutor(max(1, threads - 1))
+    # One more for work that waits; the first use starts it.
+    self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
   def __call__(
     self,
@@ -126,6 +126,7 @@ class OrderedFold:
     total: Any,
     items: Sequence[Any],
     added_together: int = 1,
+    waits: bool = False,
   ) -> Any:
     """Adds `work(item)` of all items to `total`, in their order.
 
@@ -136,6 +137,8 @@ class OrderedFold:
       items: The items.
       added_together: How many parts are waited for before they are added, where
         there are more to come.
+      waits: Whether `work` waits for other threads: one more of ours then has
+        work for the core that would be idle.
 
     Returns:
       The sum.
@@ -145,18 +148,19 @@ class OrderedFold:
         work any more.
     """
     # To take one item at a time costs more than a small item's work.
-    size = max(1, min(MAX_CHUNK, len(items) // (8 * self._threads)))
+    threads = self._threads + waits
+    size = max(1, min(MAX_CHUNK, len(items) // (8 * threads)))
     chunks = [items[i : i + size] for i in range(0, len(items), size)]
     together = -(-added_together // size)
     # All threads wait only when so many chunks do that some can be added.
-    most_ahead = 2 * self._threads + together
+    most_ahead = 2 * threads + together
     fold = _Fold(work, add, total, chunks, together, most_ahead)
 
     def run():
       with self._in_thread():
         fold.run()
 
-    helpers = min(self._threads, len(chunks)) - 1
+    helpers = min(threads, len(chunks)) - 1
     futures = [self._pool.submit(run) for _ in range(helpers)]
     try:
       run()

@@ -117,6 +117,7 @@ class _CompiledRound:
     self._prepare = steps['prepare']
     self._work = hot_shapes.HotShapes(steps['work'])
     self._work_kinds = steps['work'].kinds
+    self._waits = steps['work'].has_xla
     self._zero = steps['zero']()
     self._adder = adder.Adder(steps['accumulate'], len(self._zero))
     self._finish = _finisher(steps['update'], steps['report'])
@@ -135,7 +136,14 @@ class _CompiledRound:
       data = arguments.tensors(client, self._client_type, self._work_kinds)
       return self._work(*map(resident, data), *broadcast)
 
-    totals = fold(work, self._adder, self._zero, clients, self._adder.together)
+    totals = fold(
+      work,
+      self._adder,
+      self._zero,
+      clients,
+      self._adder.together,
+      self._waits,
+    )
     return self._pack(self._finish(*state, *totals))
 
 
