@@ -50,9 +50,26 @@ class MeasureTest(parameterized.TestCase):
   def test_another_accuracy(self):
     with self.assertRaisesRegex(
       session.ProgramError,
-      'numpy/other comes to a test accuracy of 0.500, ours to 1.000',
+      'numpy/other come to a test accuracy of 0.500 in the median, ours to '
+      '1.000',
     ):
       self.measure('same', 'other', smoke=False)
+
+  @parameterized.parameters(
+    ((0.7, 0.6, 0.71), (0.72, 0.8, 0.73), True),
+    ((0.7, 0.6, 0.71), (0.7, 0.8, 0.77), False),
+  )
+  def test_medians_are_compared(self, ours, theirs, is_same):
+    trainings = [
+      whole_training.WholeTraining(name, number + 1, 1.0, accuracy)
+      for number in range(3)
+      for name, accuracy in (('ours', ours[number]), ('theirs', theirs[number]))
+    ]
+    if is_same:
+      whole_training.check_accuracies(trainings)
+    else:
+      with self.assertRaisesRegex(session.ProgramError, 'theirs .*0.77'):
+        whole_training.check_accuracies(trainings)
 
   def test_what_is_left_behind_is_ended(self):
     seen = set()
