@@ -20,8 +20,10 @@ import pytest
 from absl import flags
 from absl.testing import absltest
 
+from tvdp_tf import _environment
+
 # Read when TensorFlow is imported, and inherited by the programs under test.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+_environment.set_defaults()
 
 # Random examples are the same in every run, so that a change alone can make a
 # test fail; `make fuzz` looks for new ones.

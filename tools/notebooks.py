@@ -16,6 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from tools import site_pages
+from tvdp_tf import _environment
 
 _TIMEOUT_S = 300
 
@@ -48,7 +49,7 @@ def execute(source: pathlib.Path, output: pathlib.Path) -> None:
 def main() -> None:
   """Executes all of them, one after the other."""
   # Of TensorFlow, in the kernel: no lines about what this machine lacks.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  _environment.set_defaults()
   # Of tqdm, about widgets that the environment has not.
   os.environ.setdefault('PYTHONWARNINGS', 'ignore:IProgress not found')
   folder = pathlib.Path(sys.argv[1])

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from tvdp_tf import errors
+from tvdp_tf import _environment, errors
 
 # Of a signal.
 _Handler = Callable[[int, FrameType | None], object]
@@ -262,8 +262,7 @@ def run(main: Callable[[], None]) -> NoReturn:
   """
   _handle(signal.default_int_handler, _interrupt)
   sys.unraisablehook = _again
-  # TensorFlow's start-up log; read when it is imported, inherited by workers.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  _environment.set_defaults()  # Inherited by workers.
   app.define_help_flags()
   flags.DEFINE_list(
     'import',

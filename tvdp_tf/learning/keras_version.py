@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port  # No public name.
 
-IS_KERAS_3 = hasattr(tf.keras, 'StatelessScope')
+from tvdp_tf import _environment
 
-# The last TensorFlow whose oneDNN keeps to its memory, as far as is known.
-_LAST_WITH_ONEDNN = (2, 14)
+IS_KERAS_3 = hasattr(tf.keras, 'StatelessScope')
 
 
 def require_sound_arithmetic() -> None:
@@ -32,8 +31,10 @@ def require_sound_arithmetic() -> None:
       "Keras must compute with TensorFlow, in whose graphs a model's state is"
       f' seen, got KERAS_BACKEND={tf.keras.backend.backend()}'
     )
-  version = tuple(int(part) for part in tf.__version__.split('.')[:2])
-  if version > _LAST_WITH_ONEDNN and _pywrap_util_port.IsMklEnabled():
+  is_newer = (
+    _environment.release(tf.__version__) > _environment.LAST_WITH_ONEDNN
+  )
+  if is_newer and _pywrap_util_port.IsMklEnabled():
     raise ValueError(
       'TF_ENABLE_ONEDNN_OPTS must be 0 before TensorFlow is imported, for the'
       f' matrix products of TensorFlow {tf.__version__} by oneDNN read what is'

@@ -1,0 +1,31 @@
+"""What TensorFlow reads from the environment when it is imported."""
+
+import contextlib
+import importlib.metadata
+import os
+
+# The last TensorFlow whose oneDNN keeps to its memory, as far as is known
+# (`learning.keras_version`).
+LAST_WITH_ONEDNN = (2, 14)
+
+_PACKAGES = ('tensorflow', 'tensorflow-cpu')
+
+
+def release(version: str) -> tuple[int, ...]:
+  """A version's major and minor number."""
+  return tuple(int(part) for part in version.split('.')[:2])
+
+
+def set_defaults() -> None:
+  """Sets what is not set; before TensorFlow is imported.
+
+  Its start-up log is silent. It computes with oneDNN, which it does unasked
+  only where a processor has instructions for neural networks: elsewhere a
+  CNN's round takes three times as long without. Newer releases do without.
+  """
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  for package in _PACKAGES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      version = release(importlib.metadata.version(package))
+      uses = version <= LAST_WITH_ONEDNN
+      os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', str(int(uses)))
