@@ -83,6 +83,11 @@ def _of(path: str, tests: tuple[str, ...], *changes: tuple[str, str]):
 
 MUTANTS = [
   *_of(
+    'tvdp_tf/_environment.py',
+    ('tests/environment_test.py',),
+    ('version <= LAST_WITH_ONEDNN', 'True'),
+  ),
+  *_of(
     'tvdp_tf/learning/clipping.py',
     _CLIPPING,
     ('tf.maximum(tf.sqrt(squares), clip)', 'tf.maximum(squares, clip)'),
@@ -242,7 +247,7 @@ MUTANTS = [
   *_of(
     'tvdp_tf/learning/keras_version.py',
     (f'{_LEARNING}keras3_test.py',),
-    ('version > _LAST_WITH_ONEDNN', 'False'),
+    ('version > _environment.LAST_WITH_ONEDNN', 'False'),
   ),
   *_of(
     'tvdp_tf/learning/noise.py',

@@ -31,10 +31,10 @@ def require_sound_arithmetic() -> None:
       "Keras must compute with TensorFlow, in whose graphs a model's state is"
       f' seen, got KERAS_BACKEND={tf.keras.backend.backend()}'
     )
-  is_newer = (
-    _environment.release(tf.__version__) > _environment.LAST_WITH_ONEDNN
-  )
-  if is_newer and _pywrap_util_port.IsMklEnabled():
+  version = _environment.release(tf.__version__)
+  if (
+    version > _environment.LAST_WITH_ONEDNN and _pywrap_util_port.IsMklEnabled()
+  ):
     raise ValueError(
       'TF_ENABLE_ONEDNN_OPTS must be 0 before TensorFlow is imported, for the'
       f' matrix products of TensorFlow {tf.__version__} by oneDNN read what is'
