@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.harness import contenders as contenders_lib
-from benchmarks.harness import scaling, startup, statistics
+from benchmarks.harness import scaling, startup, statistics, whole_training
 from tvdp_tf.output import plots
 from tvdp_tf.output.plots import plt, ticker
 
@@ -87,6 +87,30 @@ def draw_startup(
   axis.invert_yaxis()
   axis.set_xlabel('seconds from nothing to the end of the first round')
   axis.legend()
+  axis.grid(alpha=0.3, axis='x')
+  figure.tight_layout()
+  plots.save_figure(figure, path)
+
+
+def draw_trainings(
+  trainings: Sequence[whole_training.WholeTraining], path: pathlib.Path
+) -> None:
+  """Each program's trainings as dots, and their median as a bar."""
+  seconds: dict[str, list[float]] = {}
+  for one in trainings:
+    seconds.setdefault(one.contender, []).append(one.seconds)
+  names = sorted(seconds, key=lambda name: np.median(seconds[name]))
+  figure, axis = plt.subplots(figsize=(7, 1 + 0.7 * len(names)))
+  axis.barh(
+    names,
+    [np.median(seconds[name]) for name in names],
+    color=[_color(name) for name in names],
+    alpha=0.5,
+  )
+  for place, name in enumerate(names):
+    axis.plot(seconds[name], [place] * len(seconds[name]), 'k.')
+  axis.invert_yaxis()
+  axis.set_xlabel('seconds from the start of the process to its end')
   axis.grid(alpha=0.3, axis='x')
   figure.tight_layout()
   plots.save_figure(figure, path)

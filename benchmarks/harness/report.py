@@ -299,6 +299,7 @@ def _write(results: Results, output_dir: pathlib.Path) -> None:
     pictures.draw_comparison(results.summaries(), output_dir / 'peers.png')
   for name, trainings in results.trainings.items():
     _write_rows(output_dir / f'program-{name}.csv', trainings)
+    pictures.draw_trainings(trainings, output_dir / f'program-{name}.png')
   for name, starts in results.starts.items():
     _write_rows(output_dir / f'startup-{name}.csv', starts)
     pictures.draw_startup(starts, output_dir / f'startup-{name}.png')

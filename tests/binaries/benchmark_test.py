@@ -58,6 +58,7 @@ class SmokeTest(absltest.TestCase):
     rows = (folder / 'program-private-mlp-round.csv').read_text().splitlines()
     self.assertEqual(rows[0], 'contender,number,seconds,accuracy')
     self.assertLen(rows, 2)
+    self.assertTrue((folder / 'program-private-mlp-round.png').exists())
 
 
 class FlagsTest(parameterized.TestCase):
