@@ -62,13 +62,9 @@ class EnvironmentTest(parameterized.TestCase):
       for name, value in os.environ.items()
       if name != 'TF_ENABLE_ONEDNN_OPTS'
     }
-    printed = subprocess.run(
-      [sys.executable, '-c', _PROGRAM],
-      env=without,
-      capture_output=True,
-      text=True,
-      check=True,
-    ).stdout
+    printed = subprocess.check_output(
+      [sys.executable, '-c', _PROGRAM], env=without, text=True
+    )
     self.assertEqual(printed.strip(), os.environ['TF_ENABLE_ONEDNN_OPTS'])
 
 
