@@ -35,18 +35,32 @@ demo: install  ## Paper, sound and no privacy compared, into runs/demo-<time>.
 	@output=runs/demo-$$(date +%Y%m%d-%H%M%S) && mkdir -p runs && \
 	  $(VENV)/bin/python binaries/compare.py --output_dir="$$output" $(ARGS)
 
+# mypy has one core, and the tests have the others.
+BESIDE_TYPES = --no-print-directory --jobs=2 --assume-old=install types
+
 .PHONY: test
-test: lint pytest  ## Everything that must hold: lint, then all tests.
+test: style  ## Everything that must hold: lint, then all tests.
+	$(MAKE) $(BESIDE_TYPES) pytest
 
 .PHONY: check
-check: lint  ## Lint, types and the tests that need no TensorFlow: a minute.
-	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(QUICK) $(ARGS)
+check: style  ## Lint, types and the tests that need no TensorFlow: a minute.
+	$(MAKE) $(BESIDE_TYPES) quick
 
 .PHONY: lint
-lint: install  ## Ruff (rules and format) and mypy.
+lint: style types  ## Ruff (rules and format) and mypy.
+
+.PHONY: style
+style: install
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
+
+.PHONY: types
+types: install
 	$(IN_VENV) mypy
+
+.PHONY: quick
+quick: install
+	$(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 $(QUICK) $(ARGS)
 
 PYTEST = $(IN_VENV) pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 

@@ -130,6 +130,19 @@ class KeystreamTest(parameterized.TestCase):
       found, reference(KEY, 8 * num_blocks, NONCE, 3)
     )
 
+  @parameterized.parameters(0, 1, 40)
+  def test_words_of_few_ops(self, num_blocks):
+    for key, nonce, first in ((KEY, NONCE, 2**32 - 2), (KEY[::-1], 0, 3)):
+      found = chacha20.words_of_few_ops(
+        tf.constant(key),
+        tf.constant(num_blocks, tf.int64),
+        tf.constant(nonce, tf.int64),
+        tf.constant(first, tf.int64),
+      )
+      np.testing.assert_array_equal(
+        found, reference(key, 8 * num_blocks, nonce, first)
+      )
+
   @parameterized.parameters(4, 9)
   def test_unordered_words_are_the_same(self, num_blocks):
     with mock.patch.object(chacha20, '_TILE', 4):

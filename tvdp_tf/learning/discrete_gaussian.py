@@ -36,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import chacha20
+from tvdp_tf.learning import chacha20, xla_functions
 from tvdp_tf.privacy import noise_distance
 
 GRID_STDDEV = noise_distance.GRID_STDDEV
@@ -298,7 +298,7 @@ class _Reader(NamedTuple):
 )
 def _other_words(noise_key, num_blocks, nonce, start):
   # Not compiled: XLA would compile it again for every number of blocks.
-  return chacha20.ordered_words(noise_key, num_blocks, nonce, start)
+  return chacha20.words_of_few_ops(noise_key, num_blocks, nonce, start)
 
 
 def _judge(
@@ -393,9 +393,25 @@ def _first_pass(
   return words, values, is_open, ready
 
 
-_compiled_first_pass = tf.function(
-  _first_pass, jit_compile=True, autograph=False
-)
+@functools.cache
+def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
+  """`_first_pass`, compiled: a function of its tensors."""
+
+  def first_pass(noise_key, nonce, start, table):
+    return _first_pass(
+      noise_key, nonce, start, table, num_blocks, num_ready, scheme
+    )
+
+  scalar = tf.TensorSpec([], tf.int64)
+  return xla_functions.trace(
+    first_pass,
+    [
+      tf.TensorSpec([2], tf.int64),
+      scalar,
+      scalar,
+      tf.TensorSpec([2**scheme.table_bits], tf.uint8),
+    ],
+  )
 
 
 def _num_blocks(size: int) -> int:
@@ -424,9 +440,8 @@ def _attempt(
   are, so that the next attempt may depend on it.
   """
   table = tf.constant(_coarse(scheme).table)
-  words, values, is_open, ready = _compiled_first_pass(
-    noise_key, nonce, start, table, num_blocks, num_ready, scheme
-  )
+  first_pass = _compiled_first_pass(num_blocks, num_ready, scheme)
+  words, values, is_open, ready = first_pass(noise_key, nonce, start, table)
   reader = _Reader(ready, noise_key, nonce, start + _FURTHER)
   places = tf.where(is_open)
   judged, accepted = _judge(tf.gather_nd(words, places), table, reader, scheme)

@@ -1,6 +1,10 @@
 """What executes TFF's computations: this process, a worker, or other hosts."""
 
-from tvdp_tf.runtimes.compiled.devices import DeviceUnavailableError, configure
+from tvdp_tf.runtimes.compiled.devices import (
+  DeviceUnavailableError,
+  configure,
+  device_name,
+)
 from tvdp_tf.runtimes.compiled.runtime import CompiledContext, compiled_runtime
 from tvdp_tf.runtimes.worker.client_blocks import read_in_worker
 from tvdp_tf.runtimes.worker.client_files import ClientFiles
@@ -17,6 +21,7 @@ __all__ = [
   'DeviceUnavailableError',
   'compiled_runtime',
   'configure',
+  'device_name',
   'local_runtime',
   'program_context',
   'read_in_worker',

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import errors, privacy, runtimes
+from tvdp_tf.learning import xla_functions
 from tvdp_tf.output import disk_errors
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
@@ -49,6 +50,15 @@ def _runtime(
   if settings.runtime == 'tff':
     return runtimes.local_runtime()
   return runtimes.compiled_runtime(settings.device)
+
+
+def _compiled_ahead(
+  settings: settings_lib.TrainingSettings,
+) -> contextlib.AbstractContextManager:
+  """Where this process runs the graphs: they are compiled as they are built."""
+  if settings.runtime != 'compiled':
+    return contextlib.nullcontext()
+  return xla_functions.compiled_ahead(runtimes.device_name(settings.device))
 
 
 def train(
@@ -139,14 +149,15 @@ def _train(
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
   with contextlib.ExitStack() as stack:
-    if resume:
-      start = start_lib.gone_on(
-        settings, ledger, output_dir, config, progress, own
-      )
-    else:
-      start = start_lib.begun(
-        settings, ledger, output_dir, selection, progress, own, stack
-      )
+    with _compiled_ahead(settings):
+      if resume:
+        start = start_lib.gone_on(
+          settings, ledger, output_dir, config, progress, own
+        )
+      else:
+        start = start_lib.begun(
+          settings, ledger, output_dir, selection, progress, own, stack
+        )
     stack.enter_context(run_folder.locked(output_dir))
     book = stack.enter_context(
       ledger_lib.PrivacyLedger.open(

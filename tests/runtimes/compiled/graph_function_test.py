@@ -1,5 +1,7 @@
 """What a TFF computation tells of itself."""
 
+import gc
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -25,6 +27,24 @@ class HasXlaTest(parameterized.TestCase):
     np.testing.assert_array_equal(
       function(key)[0], draw(tf.constant(key), 9).numpy()
     )
+
+  def test_outlive_one_another(self):
+    # Both have the sampler under one name, which TensorFlow must not forget
+    # with the first.
+    draw = discrete_gaussian.discrete_gaussian
+    make = tff.tensorflow.computation(
+      lambda key: draw(key, 11), tff.TensorType(np.int64, [2])
+    )
+    first, second = (graph_function.GraphFunction(make) for _ in range(2))
+    key = np.array([1, 2], np.int64)
+    expected = first(key)[0].numpy()
+    del first
+    gc.collect()
+    np.testing.assert_array_equal(second(key)[0], expected)
+    del second
+    gc.collect()
+    third = graph_function.GraphFunction(make)
+    np.testing.assert_array_equal(third(key)[0], expected)
 
 
 if __name__ == '__main__':

@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context  # For what has no public name.
 
+from tvdp_tf.learning import xla_functions
 from tvdp_tf.runtimes import graph_import
 
 # How a parameter's leaf is taken: as itself, by the tensors of the only element
@@ -136,38 +137,47 @@ class _Graph:
     return result
 
 
+def _unknown(definition: tf.compat.v1.GraphDef) -> list[Any]:
+  """The functions of a graph's library that this process does not keep."""
+  library = definition.library.function
+  known = xla_functions.known(library)
+  return [f for f in library if f.signature.name not in known]
+
+
 def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
   """Gives the functions of a graph's library names that no other graph has.
 
   The functions of a process share one registry. Two imports of one name share
-  an entry, and it goes when the first of them does.
+  an entry, and it goes when the first of them does; but for those that
+  `xla_functions` keeps, whose names tell what XLA has made of them.
   """
   suffix = f'_{uuid.uuid4().hex}'
-  names = {
-    function.signature.name: function.signature.name + suffix
-    for function in definition.library.function
-  }
+  own = _unknown(definition)
+  names = {f.signature.name: f.signature.name + suffix for f in own}
+
+  def renamed(name):
+    return names.get(name, name)
 
   def rename(nodes):
     for node in nodes:
-      node.op = names.get(node.op, node.op)
+      node.op = renamed(node.op)
       for attribute in node.attr.values():
         functions = [*attribute.list.func]
         if attribute.WhichOneof('value') == 'func':
           functions.append(attribute.func)
         for function in functions:
-          function.name = names.get(function.name, function.name)
+          function.name = renamed(function.name)
 
   rename(definition.node)
-  for function in definition.library.function:
+  for function in own:
     function.signature.name = names[function.signature.name]
     # Names of its gradient, and of the pair that it was traced with, go.
     for name in set(function.attr) - {'_noinline'}:
       del function.attr[name]
     rename(function.node_def)
   for gradient in definition.library.gradient:
-    gradient.function_name = names[gradient.function_name]
-    gradient.gradient_func = names[gradient.gradient_func]
+    gradient.function_name = renamed(gradient.function_name)
+    gradient.gradient_func = renamed(gradient.gradient_func)
 
 
 def _as_result(tensor: tf.Tensor) -> tf.Tensor:
@@ -305,6 +315,6 @@ class GraphFunction(TensorFunction):
       return [by_name[graph_import.canonical(name)] for name in fetches]
 
     # An import registers the library with the graph alone.
-    for function in definition.library.function:
+    for function in _unknown(definition):
       context.context().add_function_def(function)
     super().__init__(call, [graph.spec(name) for name in feeds])

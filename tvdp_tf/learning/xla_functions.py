@@ -1,0 +1,119 @@
+"""Functions that XLA compiles once in a process, ahead of their first call.
+
+TensorFlow finds what XLA has made of a function by the function's name. So they
+are traced once, in no graph, and keep their names for as long as the process
+lives; whoever imports a graph that calls them leaves the names in it as they
+are (`known`).
+"""
+
+import concurrent.futures
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class _Kept(NamedTuple):
+  """A function, and the definitions of it and of all that it calls, by name.
+
+  TensorFlow forgets the definitions when the function goes.
+  """
+
+  function: tf.types.experimental.ConcreteFunction
+  definitions: Mapping[str, Any]
+
+
+_KEPT: list[_Kept] = []
+_AHEAD_ON: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+  'device', default=None
+)
+
+
+@contextlib.contextmanager
+def compiled_ahead(device_name: str) -> Iterator[None]:
+  """What is traced within, by the same thread, XLA compiles at once.
+
+  It does so in a thread, without Python's lock: a second, in which other graphs
+  are built.
+
+  Args:
+    device_name: Where the functions will run, in TensorFlow's words.
+  """
+  token = _AHEAD_ON.set(device_name)
+  try:
+    yield
+  finally:
+    _AHEAD_ON.reset(token)
+
+
+def _traced(
+  function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+  compiled = tf.function(function, jit_compile=True, autograph=False)
+  traced = compiled.get_concrete_function(*specs)
+  definitions = [
+    traced.function_def,
+    *traced.graph.as_graph_def().library.function,
+  ]
+  _KEPT.append(_Kept(traced, {d.signature.name: d for d in definitions}))
+  return traced
+
+
+def _compile(
+  function: tf.types.experimental.ConcreteFunction,
+  specs: Sequence[tf.TensorSpec],
+  device_name: str,
+) -> None:
+  """Calls a function for the first time, in a graph, as it will be called."""
+
+  @tf.function(autograph=False)
+  def call(*tensors):
+    with tf.device(device_name):
+      return function(*tensors)
+
+  # Of arguments, for TensorFlow itself works out what constants come to.
+  call(*(tf.zeros(spec.shape, spec.dtype) for spec in specs))
+
+
+def trace(
+  function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+  """Traces a function that XLA is to compile, and keeps it forever.
+
+  Args:
+    function: Of tensors, without state.
+    specs: Their shapes, which are static, and dtypes.
+
+  Returns:
+    The function, to be called in any graph, or in none.
+  """
+  # A thread of its own is in no graph, and on no device.
+  thread = concurrent.futures.ThreadPoolExecutor(1, 'compiled-ahead')
+  try:
+    traced = thread.submit(_traced, function, specs).result()
+    if (device_name := _AHEAD_ON.get()) is not None:
+      # Should it fail, it does so again where it is called.
+      thread.submit(_compile, traced, specs, device_name)
+  finally:
+    thread.shutdown(wait=False)
+  return traced
+
+
+def known(library: Iterable[Any]) -> set[str]:
+  """Which functions of a graph's library are those that are kept here.
+
+  Args:
+    library: Definitions, `FunctionDef`.
+
+  Returns:
+    The names of those that are, word for word, as is all that they call.
+  """
+  by_name = {definition.signature.name: definition for definition in library}
+  return {
+    name
+    for kept in _KEPT
+    if all(by_name.get(n) == d for n, d in kept.definitions.items())
+    for name in kept.definitions
+  }
