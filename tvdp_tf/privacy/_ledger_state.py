@@ -9,12 +9,12 @@ run, whatever it releases: what is a repeat is seen within one run.
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tvdp_tf.privacy import _chained_file
+from tvdp_tf.privacy import _chained_file, _released
 from tvdp_tf.privacy import _ledger_format as format_lib
 from tvdp_tf.privacy import spending as spending_lib
 from tvdp_tf.privacy._ledger_format import (
@@ -58,7 +58,7 @@ def _release_at(record: LedgerRecord, i: int) -> tuple:
   return (*what, record.inputs()[i], clients, amounts)
 
 
-def _only(record: LedgerRecord, positions: list[int]) -> LedgerRecord:
+def _only(record: LedgerRecord, positions: Sequence[int]) -> LedgerRecord:
   """The record with those of its releases alone."""
   if len(positions) == len(record.noise_digests):
     return record
@@ -87,8 +87,6 @@ class LedgerState:
     attempts: How often each round has been recorded, by (run, round).
     participations: Records that charged each client, int64 [clients].
     repeats: Releases that were recognised as repeats.
-    charged: The records in order, each with only those of its releases that
-      are no repeats; one without any is left out.
   """
 
   def __init__(self, header: LedgerHeader, version_1: bool = False):
@@ -100,9 +98,16 @@ class LedgerState:
     self.attempts: dict[tuple[int, int], int] = {}
     self.participations = np.zeros(header.clients, np.int64)
     self.repeats = 0
-    self.charged: list[LedgerRecord] = []
-    self._noise: dict[str, LedgerRecord] = {}
+    self._records = _released.Records()
     self._run_spendings: dict[int, spending_lib.Spending] = {}
+
+  @property
+  def charged(self) -> Iterator[LedgerRecord]:
+    """The records in order, each with only those of its releases that count.
+
+    These are no repeats; a record without any is left out.
+    """
+    return (_only(record, fresh) for record, fresh in self._records)
 
   def take(self, payload: Mapping[str, Any]):
     """Applies a line after the first.
@@ -144,7 +149,7 @@ class LedgerState:
     for record in self.charged:
       spending.charge(*self._release(record, record.noise_digests))
     if (
-      self.charged
+      self._records
       and self.header.enforced
       and spending.epsilons().max() > self.header.target_epsilon
     ):
@@ -256,8 +261,9 @@ class LedgerState:
         ' difference of their releases would have no noise in it'
       )
     fresh = []
+    earlier_uses = self.first_uses(record.noise_digests)
     for i, digest in enumerate(record.noise_digests):
-      earlier = self._noise.get(digest)
+      earlier = earlier_uses.get(i)
       if earlier is None:
         fresh.append(i)
         continue
@@ -314,19 +320,20 @@ class LedgerState:
     """Adds a record with those fresh releases, whether or not they fit."""
     self.attempts[record.run, record.round] = record.attempt
     self.repeats += len(record.noise_digests) - len(fresh)
-    for i in fresh:
-      self._noise[record.noise_digests[i]] = record
     if fresh:
       release = self._release(record, fresh)
       self.spending.charge(*release)
       if record.run in self._run_spendings:
         self._run_spendings[record.run].charge(*release)
       self.participations[release[0]] += 1
-      self.charged.append(_only(record, fresh))
+      self._records.add(record, fresh)
 
-  def first_use(self, noise_digest: str) -> LedgerRecord | None:
-    """The record in which a noise key was used first, if it was."""
-    return self._noise.get(noise_digest)
+  def first_uses(self, noise_digests: Sequence[str]) -> dict[int, LedgerRecord]:
+    """The records in which noise keys were used first, by position of the key.
+
+    A key without one is new.
+    """
+    return self._records.first_uses(noise_digests)
 
   def _release(
     self, record: LedgerRecord, fresh: Sequence

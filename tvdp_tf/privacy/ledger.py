@@ -400,8 +400,16 @@ class PrivacyLedger:
     Raises:
       ValueError: If `identity` is none of `release_id`.
     """
-    (noise_digest,), _ = _release_id.split_ids([identity])
-    return self._state.first_use(noise_digest)
+    return self.first_uses([identity]).get(0)
+
+  def first_uses(self, identities: Iterable[str]) -> dict[int, LedgerRecord]:
+    """`first_use` of many releases, by their position; of the others, nothing.
+
+    Raises:
+      ValueError: If one of `identities` is none of `release_id`.
+    """
+    noise_digests, _ = _release_id.split_ids(identities)
+    return self._state.first_uses(noise_digests)
 
   def attempts(self, round_number: int) -> int:
     """How often a round of this run has been recorded, repeats included."""

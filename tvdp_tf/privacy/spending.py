@@ -42,7 +42,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tvdp_tf.privacy import _ledger_format as format_lib
-from tvdp_tf.privacy import _rdp, accounting, gaussian, noise_distance
+from tvdp_tf.privacy import (
+  _rdp,
+  _released,
+  accounting,
+  gaussian,
+  noise_distance,
+)
 
 # Bounds the relative rounding error of a running sum of positive terms.
 ROUNDED_UP = 1 + 1e-12
@@ -206,7 +212,7 @@ class _ClientSpending(Spending):
 
   def __init__(self, clients: int, target_epsilon: float, delta: float):
     super().__init__(clients, target_epsilon, delta)
-    self._releases: dict[int, dict[float, int]] = {}
+    self._releases = _released.ClientReleases(clients)
     # Upper bounds of what was spent, as a fraction of the target.
     self._spent = np.zeros(clients)
 
@@ -244,10 +250,7 @@ class _ClientSpending(Spending):
     amounts = np.broadcast_to(amounts, clients.shape)
     cost = self._fraction(amounts, count)
     self._spent[clients] = (self._spent[clients] + cost) * (1 + 2.0**-50)
-    pairs = zip(clients.tolist(), amounts.tolist(), strict=True)
-    for client, amount in pairs:
-      releases = self._releases.setdefault(client, {})
-      releases[amount] = releases.get(amount, 0) + count
+    self._releases.add(clients, amounts, count)
 
   def epsilon(self, client, amount=0.0, count=0, rate=1.0):
     del rate
@@ -256,7 +259,7 @@ class _ClientSpending(Spending):
 
   def epsilons(self):
     result = np.zeros(self.clients)
-    for client in self._releases:
+    for client in self._releases.clients():
       result[client] = self.epsilon(client)
     return result
 
@@ -267,10 +270,10 @@ class _ClientSpending(Spending):
     return np.argsort(self.epsilons(), kind='stable').tolist()
 
   def noise_multipliers(self, client):
-    return _listed(self._releases.get(client, {}))
+    return _listed(self._releases.of(client))
 
   def _with(self, client: int, amount: float, count: int) -> Releases:
-    releases = dict(self._releases.get(client, {}))
+    releases = self._releases.of(client)
     if count:
       releases[amount] = releases.get(amount, 0) + count
     return releases

@@ -144,20 +144,20 @@ class Recorder:
     header = self._ledger.header
     if not header.enforced or header.sampling != 'none':
       return clients
-    left = []
-    for client, multiplier in zip(
-      clients, drawn.noise_multipliers.tolist(), strict=True
-    ):
-      # A repeat is free, for those who took part then.
-      earlier = self._ledger.first_use(identities[client])
-      if earlier is not None:
-        fits = client in earlier.clients
-      else:
-        fits = math.isfinite(multiplier) and self._ledger.affordable(
-          client, **self._plan.amounts(multiplier)
-        )
-      if fits:
-        left.append(client)
+    # A repeat is free, for those who took part then.
+    earlier = self._ledger.first_uses(identities[client] for client in clients)
+    fits = {
+      clients[i] for i, use in earlier.items() if clients[i] in use.clients
+    }
+    fresh: dict[float, list[int]] = {}
+    pairs = zip(clients, drawn.noise_multipliers.tolist(), strict=True)
+    for i, (client, multiplier) in enumerate(pairs):
+      if i not in earlier and math.isfinite(multiplier):
+        fresh.setdefault(multiplier, []).append(client)
+    for multiplier, group in fresh.items():
+      amounts = self._plan.amounts(multiplier)
+      fits.update(self._ledger.affordable_clients(group, **amounts))
+    left = [client for client in clients if client in fits]
     if not left:
       raise self._budget_spent(drawn.number)
     return left

@@ -1,0 +1,233 @@
+"""What was released, in little memory: a day's rounds are millions of releases.
+
+As Python's objects each of them takes 300 bytes. Here a record takes a kilobyte
+and, for each of its clients, 48 to 56 bytes; its noise key 12 more to be found
+by; and what a client has spent 20 where its noise changes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tvdp_tf.privacy._ledger_format import LedgerRecord
+
+_DIGEST_BYTES = 32
+# Keys that Python's own table holds, which finds one at once.
+_RECENT_KEYS = 4096
+
+
+class ClientReleases:
+  """How often each client has released each amount.
+
+  Of each client the entries are a chain, from the last to the first.
+  """
+
+  def __init__(self, clients: int):
+    """Nothing was released by any of so many clients."""
+    self._last = np.full(clients, -1)
+    self._size = 0
+    self._amounts = np.zeros(0)
+    self._counts = np.zeros(0, np.int64)
+    self._before = np.zeros(0, np.int64)
+
+  def add(self, clients: np.ndarray, amounts: np.ndarray, count: int) -> None:
+    """Adds releases.
+
+    Args:
+      clients: int [k].
+      amounts: Of one release of each, float64 [k].
+      count: How many each has made, below 2^31.
+    """
+    if len(np.unique(clients)) < len(clients):
+      for i in range(len(clients)):
+        self.add(clients[i : i + 1], amounts[i : i + 1], count)
+      return
+    last = self._last[clients]
+    same = last >= 0
+    at = last[same]
+    # A count that could overflow is left as it is, and another begun.
+    same[same] = (self._amounts[at] == amounts[same]) & (
+      self._counts[at] < 2**62
+    )
+    self._counts[last[same]] += count
+    new = ~same
+    end = self._size + int(np.count_nonzero(new))
+    if end > len(self._amounts):
+      self._grow(end)
+    entries = np.arange(self._size, end)
+    self._amounts[entries] = amounts[new]
+    self._counts[entries] = count
+    self._before[entries] = last[new]
+    self._last[clients[new]] = entries
+    self._size = end
+
+  def _grow(self, size: int) -> None:
+    more = max(size, len(self._amounts) * 5 // 4) - len(self._amounts)
+    self._amounts = np.append(self._amounts, np.zeros(more))
+    self._counts = np.append(self._counts, np.zeros(more, np.int64))
+    self._before = np.append(self._before, np.zeros(more, np.int64))
+
+  def of(self, client: int) -> dict[float, int]:
+    """How often a client has released each amount."""
+    result: dict[float, int] = {}
+    at = int(self._last[client])
+    while at >= 0:
+      amount = float(self._amounts[at])
+      result[amount] = result.get(amount, 0) + int(self._counts[at])
+      at = int(self._before[at])
+    return result
+
+  def clients(self) -> list[int]:
+    """Those who have released something."""
+    return np.flatnonzero(self._last >= 0).tolist()
+
+
+def _joined(digests: Sequence[str]) -> bytes:
+  return bytes.fromhex(''.join(digests))
+
+
+def _split(digests: bytes) -> tuple[str, ...]:
+  text = digests.hex()
+  size = 2 * _DIGEST_BYTES
+  return tuple(text[i : i + size] for i in range(0, len(text), size))
+
+
+def _keys(digests: bytes) -> np.ndarray:
+  """What each digest begins with, uint64 [k]."""
+  words = np.frombuffer(digests, '>u8').reshape(-1, _DIGEST_BYTES // 8)
+  return words[:, 0].astype(np.uint64)
+
+
+class _Kept(NamedTuple):
+  """A record, and which of its releases are no repeats; None for all."""
+
+  numbers: tuple[int, int, int, int]
+  laplace_epsilon: float | None
+  clients: bytes
+  noise_multipliers: bytes
+  noise: bytes
+  inputs: bytes
+  fresh: tuple[int, ...] | None
+
+  def record(self) -> LedgerRecord:
+    # All of it was checked when it came.
+    record = object.__new__(LedgerRecord)
+    run, round_number, attempt, releases_per_client = self.numbers
+    vars(record).update(
+      round=round_number,
+      attempt=attempt,
+      clients=tuple(np.frombuffer(self.clients, np.int64).tolist()),
+      noise_multipliers=tuple(np.frombuffer(self.noise_multipliers).tolist()),
+      laplace_epsilon=self.laplace_epsilon,
+      releases_per_client=releases_per_client,
+      noise_digests=_split(self.noise),
+      input_digests=_split(self.inputs),
+      run=run,
+    )
+    return record
+
+  def has(self, digest: bytes) -> bool:
+    """Whether a fresh release has the noise key of that digest."""
+    at = self.noise.find(digest)
+    while at % _DIGEST_BYTES and at >= 0:
+      at = self.noise.find(digest, at + 1)
+    if at < 0:
+      return False
+    return self.fresh is None or at // _DIGEST_BYTES in self.fresh
+
+
+class Records:
+  """The records of a ledger in order, found by their noise keys.
+
+  Of a key, the first eight bytes of its digest are in a sorted array, with the
+  number of the record, which tells the rest. There are a few such arrays, each
+  of them more than twice as long as the next.
+  """
+
+  def __init__(self):
+    """There are none."""
+    self._kept: list[_Kept] = []
+    self._recent: dict[bytes, int] = {}
+    self._keys: list[np.ndarray] = []
+    self._numbers: list[np.ndarray] = []
+
+  def __len__(self) -> int:
+    return len(self._kept)
+
+  def add(self, record: LedgerRecord, fresh: Sequence[int]) -> None:
+    """Adds a record.
+
+    Args:
+      record: The record.
+      fresh: Positions in its `noise_digests` of those that are new, at least
+        one.
+    """
+    number = len(self._kept)
+    noise = _joined(record.noise_digests)
+    self._kept.append(
+      _Kept(
+        (record.run, record.round, record.attempt, record.releases_per_client),
+        record.laplace_epsilon,
+        np.array(record.clients, np.int64).tobytes(),
+        np.array(record.noise_multipliers, np.float64).tobytes(),
+        noise,
+        _joined(record.input_digests),
+        None if len(fresh) == len(record.noise_digests) else tuple(fresh),
+      )
+    )
+    for i in fresh:
+      digest = noise[i * _DIGEST_BYTES : (i + 1) * _DIGEST_BYTES]
+      self._recent[digest] = number
+    if len(self._recent) >= _RECENT_KEYS:
+      self._sort_recent()
+
+  def _sort_recent(self) -> None:
+    keys = _keys(b''.join(self._recent))
+    numbers = np.array([*self._recent.values()], np.uint32)
+    self._recent = {}
+    order = np.argsort(keys)
+    keys, numbers = keys[order], numbers[order]
+    while self._keys and len(self._keys[-1]) <= 2 * len(keys):
+      others = self._keys.pop()
+      places = np.searchsorted(others, keys)
+      keys = np.insert(others, places, keys)
+      numbers = np.insert(self._numbers.pop(), places, numbers)
+    self._keys.append(keys)
+    self._numbers.append(numbers)
+
+  def first_use(self, noise_digest: str) -> LedgerRecord | None:
+    """The record in which a noise key is new, if there is one."""
+    return self.first_uses([noise_digest]).get(0)
+
+  def first_uses(self, noise_digests: Sequence[str]) -> dict[int, LedgerRecord]:
+    """The records in which noise keys are new, by position of the key."""
+    joined = _joined(noise_digests)
+    digests = [
+      joined[at : at + _DIGEST_BYTES]
+      for at in range(0, len(joined), _DIGEST_BYTES)
+    ]
+    found = {
+      i: self._recent[digest]
+      for i, digest in enumerate(digests)
+      if digest in self._recent
+    }
+    wanted = _keys(joined)
+    for keys, numbers in zip(self._keys, self._numbers, strict=True):
+      places = np.searchsorted(keys, wanted)
+      there = keys[np.minimum(places, len(keys) - 1)] == wanted
+      for i in np.flatnonzero(there).tolist():
+        end = np.searchsorted(keys, wanted[i], side='right')
+        # Others may begin with the same eight bytes.
+        for number in numbers[places[i] : end].tolist():
+          if self._kept[number].has(digests[i]):
+            found[i] = number
+    records = {number: self._kept[number].record() for number in found.values()}
+    return {i: records[number] for i, number in found.items()}
+
+  def __iter__(self) -> Iterator[tuple[LedgerRecord, Sequence[int]]]:
+    """Each record, and the positions of what is new in it."""
+    for kept in self._kept:
+      record = kept.record()
+      fresh = kept.fresh
+      yield record, range(len(record.noise_digests)) if fresh is None else fresh
