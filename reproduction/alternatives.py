@@ -207,7 +207,7 @@ class Tree(_Alternative):
     return correlated.tree(self.settings.rounds)
 
   def _noise_multiplier(self, found: correlated.Factorization) -> float:
-    squared = found.squared_sensitivity(self.planned())
+    squared = found.squared_sensitivity(self.planned().toarray())
     return float(np.sqrt(squared / self._budget))
 
   def _calibrated(self):
@@ -230,7 +230,7 @@ class BandedRoot(Tree):
       1 - 1e-12,
       settings.rounds,
     )
-    return correlated.best_banded_root(response, self.planned())
+    return correlated.best_banded_root(response, self.planned().toarray())
 
   def _calibrated(self):
     found = self._factorization()

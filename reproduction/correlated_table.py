@@ -20,7 +20,7 @@ def _predictions(everyone: bool) -> list[dict[str, float]]:
   )
   planned = participation.participations(
     [cohorts.cohort(m) for m in range(1, rounds + 1)], setting['users']
-  )
+  ).toarray()
   constant = np.full(rounds, np.sqrt(planned.sum(axis=1).max()))
   return [
     dict(

@@ -383,12 +383,22 @@ MUTANTS = [
       'if _release_at(record, i) != _release_at(earlier, then):',
       'if False:',
     ),
-    ('self._noise[record.noise_digests[i]] = record', 'pass'),
+    ('self._records.add(record, fresh)', 'pass'),
     (
       'if len(set(record.noise_digests)) != len(record.noise_digests):',
       'if False:',
     ),
     ('if record.attempt != expected:', 'if False:'),
+  ),
+  *_of(
+    'tvdp_tf/privacy/_released.py',
+    (*_LEDGER, 'tests/privacy/released_test.py'),
+    ('self._counts[last[same]] += count', 'pass'),
+    ('self._counts[at] < 2**62', 'self._counts[at] > 0'),
+    ('self._before[entries] = last[new]', 'self._before[entries] = -1'),
+    ('self._recent[digest] = number', 'pass'),
+    ('if self._kept[number].has(digests[i]):', 'if False:'),
+    ('self._keys.append(keys)', 'self._keys = [keys]'),
   ),
   *_of(
     'tvdp_tf/mechanisms/contract.py',

@@ -26,7 +26,8 @@ from tvdp_tf import errors
 EXAMPLES = 60
 _CLASSES = 10
 _SECONDS_BETWEEN = 2.0
-_MOST_ROUNDS = 100_000
+# Of more than a day.
+_MOST_ROUNDS = 20_000
 # Rounds from memory, and how many of them are not counted.
 _ROUNDS_IN_MEMORY, _WARM_UP = 12, 2
 # A data set that `--import` makes known: the files' users, in memory.

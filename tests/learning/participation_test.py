@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
@@ -61,11 +63,33 @@ class UniformTest(parameterized.TestCase):
       participation.UniformParticipation(10, 5, 0).cohort(0)
 
 
+class ParticipationsTest(absltest.TestCase):
+  def test_who_takes_part(self):
+    cohorts = [np.array([2, 0]), np.array([], np.int64), np.array([2])]
+    found = participation.participations(cohorts, 4)
+    expected = np.zeros([4, 3], bool)
+    expected[[0, 2, 2], [0, 0, 2]] = True
+    np.testing.assert_array_equal(found.toarray(), expected)
+    np.testing.assert_array_equal(found.sum(axis=1), [1, 0, 2, 0])
+    self.assertEqual(participation.participations([], 4).shape, (4, 0))
+
+  def test_memory_is_that_of_the_parts(self):
+    # As an array of users and rounds it would be 800 MB.
+    rng = np.random.default_rng(0)
+    cohorts = (rng.integers(0, 10**5, 50) for _ in range(8000))
+    tracemalloc.start()
+    self.addCleanup(tracemalloc.stop)
+    found = participation.participations(cohorts, 10**5)
+    _, most = tracemalloc.get_traced_memory()
+    self.assertEqual(found.sum(), 50 * 8000)
+    self.assertLess(most, 30 * 50 * 8000 + 10**7)
+
+
 class BalancedTest(parameterized.TestCase):
   def test_everyone_takes_part_once_a_block(self):
     rule = participation.BalancedParticipation(20, 5, seed=3)
     cohorts = [rule.cohort(m) for m in range(1, 13)]
-    taken = participation.participations(cohorts, 20)
+    taken = participation.participations(cohorts, 20).toarray()
     for start in (0, 4, 8):
       np.testing.assert_array_equal(taken[:, start : start + 4].sum(axis=1), 1)
 
@@ -84,7 +108,7 @@ class PoissonTest(absltest.TestCase):
     rounds = 4000
     taken = participation.participations(
       [rule.cohort(m) for m in range(1, rounds + 1)], 20
-    )
+    ).toarray()
     # Four standard deviations of the mean of independent draws.
     slack = 4 * np.sqrt(0.25 * 0.75 / rounds)
     np.testing.assert_allclose(taken.mean(axis=1), 0.25, atol=slack)

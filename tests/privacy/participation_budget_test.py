@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 from absl.testing import absltest, parameterized
+from scipy import sparse
 
 from tvdp_tf import privacy
 from tvdp_tf.privacy import participation_budget
@@ -54,6 +55,24 @@ class InitialNoiseTest(parameterized.TestCase):
     self.assertTrue(np.all(total[active] > budget * (1 - 1e-9)))
     # Nothing has changed, so neither has the noise.
     np.testing.assert_allclose(changed[active], first[active], rtol=1e-7)
+
+  @parameterized.parameters(0, 7)
+  def test_sparse_plans_mean_the_same(self, done):
+    planned = plan()
+    dense, spread = (
+      participation_budget.initial_noise_multipliers(
+        made(planned), 0.9, RELEASES, 0.7, 0.1, done
+      )
+      for made in (np.array, sparse.csr_array)
+    )
+    np.testing.assert_array_equal(dense, spread)
+    # Client by client, from the equation.
+    variances = 0.9 ** np.arange(planned.shape[1])
+    for taken, initial in zip(planned[:, done:], dense, strict=True):
+      total = np.sum(1 / variances[done:][taken])
+      self.assertAlmostEqual(
+        initial, math.sqrt(RELEASES * total / 0.6) or math.inf, delta=1e-8
+      )
 
   def test_no_budget_or_no_round_left_means_no_release(self):
     planned = np.array([[True, True], [True, False]])

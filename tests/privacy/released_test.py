@@ -35,7 +35,9 @@ class ClientReleasesTest(parameterized.TestCase):
   def test_as_a_dictionary(self):
     rng = np.random.default_rng(0)
     found = _released.ClientReleases(30)
-    expected = collections.defaultdict(collections.Counter)
+    expected: dict[int, collections.Counter] = collections.defaultdict(
+      collections.Counter
+    )
     for _ in range(200):
       clients = rng.permutation(30)[: rng.integers(0, 12)]
       amounts = rng.choice([0.0, -0.0, 0.5, 2.0, np.inf], len(clients))
@@ -77,8 +79,8 @@ class RecordsTest(parameterized.TestCase):
   def test_as_a_dictionary(self, recent):
     self.enter_context(mock.patch.object(_released, '_RECENT_KEYS', recent))
     rng = np.random.default_rng(1)
-    found, expected = _released.Records(), {}
-    added = []
+    found, added = _released.Records(), []
+    expected: dict[str, ledger.LedgerRecord] = {}
     for number in range(1, 120):
       fresh = _digests(rng, int(rng.integers(1, 8)))
       used = list(expected)

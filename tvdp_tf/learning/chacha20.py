@@ -171,11 +171,11 @@ def words_of_few_ops(
   rows = (constants, key, key, tf.reshape(counted, shape))
 
   def body(index, *rows):
-    rows = _quarter_round(*rows)
-    # The diagonals become columns.
-    rows = [tf.roll(row, -shift, 0) for shift, row in enumerate(rows)]
-    rows = _quarter_round(*rows)
-    rows = [tf.roll(row, shift, 0) for shift, row in enumerate(rows)]
+    columns = _quarter_round(*rows)
+    diagonals = _quarter_round(
+      *(tf.roll(row, -shift, 0) for shift, row in enumerate(columns))
+    )
+    rows = tuple(tf.roll(row, shift, 0) for shift, row in enumerate(diagonals))
     return (index + 1, *rows)
 
   _, *mixed = tf.while_loop(

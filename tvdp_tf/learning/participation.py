@@ -6,9 +6,10 @@ interrupted one would have drawn.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
+from scipy import sparse
 
 from tvdp_tf import _validate
 
@@ -103,9 +104,17 @@ PARTICIPATIONS: dict[str, Callable[[int, int, int], Participation]] = {
 }
 
 
-def participations(cohorts: Sequence[np.ndarray], users: int) -> np.ndarray:
-  """Which user took part in which round: bool array [users, rounds]."""
-  taken = np.zeros([users, len(cohorts)], bool)
-  for column, cohort in enumerate(cohorts):
-    taken[cohort, column] = True
-  return taken
+def participations(
+  cohorts: Iterable[np.ndarray], users: int
+) -> sparse.csr_array:
+  """Which user took part in which round: bool, sparse, [users, rounds].
+
+  Five bytes for every part that somebody took.
+  """
+  drawn = [cohort.astype(np.int32) for cohort in cohorts]
+  ends = np.cumsum([0, *map(len, drawn)])
+  taken = np.concatenate([np.zeros(0, np.int32), *drawn])
+  by_round = sparse.csc_array(
+    (np.ones(len(taken), bool), taken, ends), shape=(users, len(drawn))
+  )
+  return by_round.tocsr()

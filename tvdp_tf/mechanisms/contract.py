@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import features, participation, views
@@ -390,12 +391,12 @@ class Mechanism(abc.ABC):
     """Epsilon of the client that has spent most; view of the server."""
     return self.spending.worst_epsilon()
 
-  def planned(self, rounds: int | None = None) -> np.ndarray:
+  def planned(self, rounds: int | None = None) -> sparse.csr_array:
     """Who is to take part in rounds 1 to `rounds`, bool [users, rounds]."""
-    cohorts = [
+    cohorts = (
       self.fed.participation.cohort(m)
       for m in range(1, (rounds or self.settings.rounds) + 1)
-    ]
+    )
     return participation.participations(cohorts, self.settings.users)
 
   def _weights(self, clients: np.ndarray) -> np.ndarray:

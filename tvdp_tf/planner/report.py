@@ -384,7 +384,7 @@ def _correlated(
     participation.participations(
       [cohorts.cohort(m) for m in range(1, settings.rounds + 1)],
       settings.users,
-    ),
+    ).toarray(),
     z_eff**-2.0,
     sim.noise_multipliers,
   )

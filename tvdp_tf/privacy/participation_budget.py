@@ -17,6 +17,7 @@ No amplification is claimed: who takes part when is taken as known to all.
 import functools
 
 import numpy as np
+from scipy import sparse
 
 from tvdp_tf import _validate
 from tvdp_tf.privacy import calibration, schedule
@@ -46,7 +47,7 @@ def equivalent_noise_multiplier(
 
 
 def initial_noise_multipliers(
-  planned: np.ndarray,
+  planned: np.ndarray | sparse.csr_array,
   theta: float | schedule.NoiseShape,
   releases_per_round: int,
   budget: float,
@@ -56,7 +57,8 @@ def initial_noise_multipliers(
   """z_{k,1} of every client.
 
   Args:
-    planned: bool [clients, rounds], who is to take part in which round.
+    planned: bool [clients, rounds], who is to take part in which round; sparse
+      where there are many.
     theta: Ratio of the noise variances of successive rounds, > 0; or another
       shape of the noise.
     releases_per_round: t >= 1, releases of a client in a round.
@@ -81,11 +83,13 @@ def initial_noise_multipliers(
   left = budget - np.broadcast_to(np.asarray(spent, np.float64), [clients])
   # Relative to the largest term of each client, lest a power overflow.
   exponents = -shape.log_variances(rounds)[completed:]
-  future = planned[:, completed:]
-  taking_part = future.any(axis=1) & (left > 0)
+  future = sparse.csr_array(planned)[:, completed:]
+  future.eliminate_zeros()
+  ends = future.indptr
+  taking_part = (np.diff(ends) > 0) & (left > 0)
   result = np.full([clients], np.inf)
   for client in np.flatnonzero(taking_part):
-    own = exponents[future[client]]
+    own = exponents[future.indices[ends[client] : ends[client + 1]]]
     log_sum = own.max() + np.log(np.sum(np.exp(own - own.max())))
     log_square = log_sum + np.log(releases_per_round / left[client])
     with np.errstate(over='ignore'):

@@ -58,7 +58,7 @@ def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
   assert plan.schedule is not None  # There is noise.
   planned = plan.planned()
   user = int(np.argmax(planned.sum(axis=1)))
-  rounds = (np.flatnonzero(planned[user]) + 1).tolist()
+  rounds = (planned[[user]].indices + 1).tolist()
   of_rounds = [
     plan.round(
       number,
