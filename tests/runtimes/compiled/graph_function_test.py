@@ -1,6 +1,7 @@
 """What a TFF computation tells of itself."""
 
 import gc
+import tracemalloc
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +46,33 @@ class HasXlaTest(parameterized.TestCase):
     gc.collect()
     third = graph_function.GraphFunction(make)
     np.testing.assert_array_equal(third(key)[0], expected)
+
+
+class MemoryTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (np.ones([3, 4], np.float32),),  # Taken as it is,
+    (np.ones([3, 4], np.float64),),  # converted,
+    (tf.ones([3, 4]),),  # and a tensor already.
+  )
+  def test_calls_leave_nothing(self, argument):
+    function = graph_function.TensorFunction(
+      lambda x: [x + 1.0, x * 2.0], [tf.TensorSpec([3, 4])]
+    )
+
+    def kept_bytes(calls):
+      gc.collect()
+      before, _ = tracemalloc.get_traced_memory()
+      for _ in range(calls):
+        function(argument)
+      gc.collect()
+      after, _ = tracemalloc.get_traced_memory()
+      return after - before
+
+    tracemalloc.start()
+    self.addCleanup(tracemalloc.stop)
+    kept_bytes(100)
+    # A tensor that leaves the room of its attributes leaves 16 bytes or more.
+    self.assertLess(kept_bytes(2000), 2000 * 8)
 
 
 if __name__ == '__main__':
