@@ -36,7 +36,9 @@ _STEPS = (
   (rounds.Rounds, 'run'),
   (tf.io.gfile, 'rename'),
   (tf.io.gfile, 'rmtree'),
+  (os, 'rename'),
   (os, 'replace'),
+  (pathlib.Path, 'unlink'),
   (shutil, 'rmtree'),
 )
 
@@ -50,7 +52,8 @@ def small(**changes: Any) -> settings_lib.TrainingSettings:
 def calling_around_steps(call: Callable[[str], None]) -> Iterator[None]:
   """Calls `call` with a description before and after every step of a run.
 
-  One step at a time: rows are released in a thread of their own.
+  One step at a time, so that nothing is removed while `call` looks at it: rows
+  are released in a thread of their own.
   """
   lock = threading.RLock()
 

@@ -25,6 +25,7 @@ from tensorflow.python.eager import context  # For what has no public name.
 
 from tvdp_tf.learning import xla_functions
 from tvdp_tf.runtimes import graph_import
+from tvdp_tf.runtimes.compiled import reductions
 
 # How a parameter's leaf is taken: as itself, by the tensors of the only element
 # of a sequence, or as the variant of a data set.
@@ -315,6 +316,7 @@ class GraphFunction(TensorFunction):
       for function in definition.library.function
       if '_XlaMustCompile' in function.attr
     )
+    reductions.as_loops(definition)
     _with_own_functions(definition)
     used = graph_import.inputs(definition)
 
