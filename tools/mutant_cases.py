@@ -256,9 +256,11 @@ MUTANTS = [
     ('counter=tf.stack([start, key[1]])', 'counter=tf.stack([start, start])'),
     ('tf.cast(release, tf.uint64), tf', 'tf.cast(0, tf.uint64), tf'),
     (
-      'tf.where(is_last, uniforms * finer, uniforms)',
+      'tf.where(is_last, uniforms * finer(), uniforms)',
       'uniforms',
     ),
+    ('tf.reduce_any(is_last)', 'tf.constant(False)'),
+    ('words=3)[2]', 'words=3)[0]'),
     (
       'steps = _steps(value, noise_stddev) * (1 - 2.0**-51)',
       'steps = tf.round(_steps(value, noise_stddev))',

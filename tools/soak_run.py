@@ -21,9 +21,8 @@ from tvdp_tf.training import federation, rounds
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
-# Not 0: the ledger and the history remember every round, 3 KiB together, and
-# TensorFlow keeps a few bytes of every tensor that it ever returned.
-MOST_KIB_A_ROUND = 15.0
+# Not 0: the ledger and the history remember every round, 3 KiB together.
+MOST_KIB_A_ROUND = 5.0
 FAULTS = ('vanished', 'empty', 'nan', 'huge')
 _FAULT_RATE = 0.4
 

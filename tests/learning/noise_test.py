@@ -1,3 +1,5 @@
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -114,16 +116,6 @@ class StandardNormalTest(parameterized.TestCase):
     turns = np.arctan2(second, np.copysign(first, second)) / (2 * np.pi) + 0.5
     self.assertLess(stats.kstest(turns, 'uniform').pvalue, 1e-6)
 
-  def test_vectorised_draws_the_same(self):
-    keys = [noise.seeded_noise_key(5, 6, client) for client in range(3)]
-    rows = tf.vectorized_map(
-      lambda key: noise.standard_normal(key, 101),
-      tf.constant(np.stack(keys)),
-      warn=False,
-    )
-    for row, key in zip(rows, keys, strict=True):
-      np.testing.assert_allclose(row, draw(key, 101), rtol=1e-12, atol=1e-14)
-
 
 class TailTest(parameterized.TestCase):
   def test_the_last_interval_is_drawn_from_once_more(self):
@@ -131,7 +123,7 @@ class TailTest(parameterized.TestCase):
     finer = tf.constant([0.25, 0.25, 1.0, 2.0**-53], tf.float64)
     expected = np.sqrt(2 * np.log(2) * np.array([0, 1, 53, 106], np.float64))
     np.testing.assert_allclose(
-      noise._radius(uniforms, finer), expected, rtol=1e-12
+      noise._radius(uniforms, lambda: finer), expected, rtol=1e-12
     )
     self.assertAlmostEqual(noise.LARGEST_NORMAL, expected[-1])
 
@@ -142,7 +134,7 @@ class TailTest(parameterized.TestCase):
     coarse = (rng.integers(0, 4, count) + 1) / 4
     finer = 1 - rng.random(count)
     radius = noise._radius(
-      tf.constant(coarse), tf.constant(finer), least=0.25
+      tf.constant(coarse), lambda: tf.constant(finer), least=0.25
     ).numpy()
     for probability in (0.2, 0.05, 0.01, 0.001):
       beyond = np.mean(radius > np.sqrt(-2 * np.log(probability)))
@@ -156,6 +148,36 @@ class TailTest(parameterized.TestCase):
     self.assertEmpty(
       set(np.ravel(three[2]).tolist()) & set(np.ravel(two).tolist())
     )
+
+  @parameterized.parameters(False, True)
+  def test_a_draw_in_the_last_interval(self, jit_compile):
+    key = tf.constant(noise.seeded_noise_key(5, 6, 7))
+    usual = noise.standard_normal(key, 100, 1).numpy()
+    finer = noise._uniforms(noise._bits(key, 50, 1, words=3))[2].numpy()
+    uniforms = noise._uniforms
+
+    def extreme(bits):
+      # As if 53 bits of one pair's radius were ones.
+      drawn = uniforms(bits)
+      first = np.arange(50) == 7
+      return tf.where(
+        (np.arange(bits.shape[0]) == 0)[:, np.newaxis] & first,
+        tf.constant(1 - 2.0**-53, tf.float64),
+        drawn,
+      )
+
+    with mock.patch.object(
+      noise,
+      '_uniforms',
+      lambda b: extreme(b) if b.shape.rank == 2 else uniforms(b),
+    ):
+      drawn = tf.function(
+        lambda: noise.standard_normal(key, 100, 1), jit_compile=jit_compile
+      )().numpy()
+    radius = np.sqrt(2 * (53 * np.log(2) - np.log(1 - finer[7])))
+    self.assertAlmostEqual(np.hypot(drawn[7], drawn[57]), radius, places=6)
+    others = np.arange(100) % 50 != 7
+    np.testing.assert_allclose(drawn[others], usual[others], rtol=1e-12)
 
 
 class PerturbTest(parameterized.TestCase):
