@@ -2,16 +2,10 @@
 
   python -m tools.tff_algorithms --output_dir=results/tff_algorithms
 
-Ten small clients of 60 generated examples of 28 x 28 pixels, three batches
-each, an MLP of 25,450 weights. The rounds of both runtimes take turns, so that
-what else the machine does falls on both. It takes a minute or two.
+See `tools.tff_algorithms_suite`. It takes half a minute on two cores.
 """
 
 import pathlib
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any
 
 from absl import flags
 
@@ -24,158 +18,12 @@ _ROUNDS = flags.DEFINE_integer(
   'rounds', 20, 'Rounds of each kind that are measured.', lower_bound=1
 )
 
-_CLIENTS, _EXAMPLES, _BATCH = 10, 60, 20
-_SHAPE = (28, 28, 1)
-_WARM_UP = 3
-
-
-def _keras_model() -> Any:
-  import numpy as np  # noqa: PLC0415
-  import tensorflow as tf  # noqa: PLC0415
-  import tensorflow_federated as tff  # noqa: PLC0415
-
-  from tvdp_tf.learning import models  # noqa: PLC0415
-
-  return tff.learning.models.from_keras_model(
-    models.MODELS['mlp'].build(_SHAPE, 10, 0),
-    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    input_spec=(
-      tf.TensorSpec([None, *_SHAPE], np.float32),
-      tf.TensorSpec([None], np.int32),
-    ),
-    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
-  )
-
-
-def _algorithms() -> dict[str, Callable[[], Any]]:
-  """What builds the process, by the name of the algorithm in the table."""
-  import tensorflow_federated as tff  # noqa: PLC0415
-
-  from tvdp_tf import federated  # noqa: PLC0415
-  from tvdp_tf.learning import models  # noqa: PLC0415
-
-  algorithms, optimizers = tff.learning.algorithms, tff.learning.optimizers
-  sgd = optimizers.build_sgdm(0.1)
-
-  def functional():
-    mlp = models.MODELS['mlp']
-    return federated.functional_model(mlp, mlp.build(_SHAPE, 10, 0))
-
-  return {
-    'FedAvg, functional model': lambda: algorithms.build_weighted_fed_avg(
-      functional(), client_optimizer_fn=sgd
-    ),
-    'FedAvg, Keras model': lambda: algorithms.build_weighted_fed_avg(
-      _keras_model, client_optimizer_fn=sgd
-    ),
-    'FedProx, Keras model': lambda: algorithms.build_weighted_fed_prox(
-      _keras_model, proximal_strength=0.1, client_optimizer_fn=sgd
-    ),
-    'FedSGD, Keras model': lambda: algorithms.build_fed_sgd(_keras_model),
-  }
-
-
-def _data_sets() -> list[Any]:
-  import numpy as np  # noqa: PLC0415
-  import tensorflow as tf  # noqa: PLC0415
-
-  rng = np.random.default_rng(0)
-  return [
-    tf.data.Dataset.from_tensor_slices(
-      (
-        rng.random([_EXAMPLES, *_SHAPE], np.float32),
-        rng.integers(10, size=_EXAMPLES).astype(np.int32),
-      )
-    ).batch(_BATCH)
-    for _ in range(_CLIENTS)
-  ]
-
-
-def measure(rounds: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
-  """Seconds of so many rounds of each runtime, by algorithm.
-
-  Args:
-    rounds: How many of each are measured.
-    wanted: How the names of the algorithms begin that are measured.
-  """
-  import tensorflow_federated as tff  # noqa: PLC0415
-
-  from tvdp_tf import runtimes  # noqa: PLC0415
-
-  data = _data_sets()
-  install = tff.framework.get_context_stack().install
-  results = {}
-  for name, build in _algorithms().items():
-    if not name.startswith(wanted):
-      continue
-    process, states = build(), {}
-    with (
-      runtimes.compiled_runtime('cpu') as compiled,
-      runtimes.local_runtime() as worker,
-    ):
-      contexts = {'compiled': compiled, 'worker': worker}
-      seconds: dict[str, list[float]] = {runtime: [] for runtime in contexts}
-      for turn in range(_WARM_UP + rounds):
-        for runtime, context in contexts.items():
-          with install(context):
-            if not turn:
-              states[runtime] = process.initialize()
-            started = time.perf_counter()
-            states[runtime] = process.next(states[runtime], data).state
-            if turn >= _WARM_UP:
-              seconds[runtime].append(time.perf_counter() - started)
-    results[name] = seconds
-  return results
-
-
-def _write(
-  results: dict[str, dict[str, list[float]]], folder: pathlib.Path
-) -> None:
-  from tvdp_tf.output import files, machine, markdown  # noqa: PLC0415
-
-  folder.mkdir(parents=True, exist_ok=True)
-  files.write_csv(
-    folder / 'rounds.csv',
-    ['algorithm', 'runtime', 'seconds'],
-    [
-      (name, runtime, value)
-      for name, seconds in results.items()
-      for runtime, values in seconds.items()
-      for value in values
-    ],
-    end='\r\n',
-  )
-  rows = []
-  for name, seconds in results.items():
-    compiled, worker = (
-      1000 * statistics.median(seconds[runtime]) / _CLIENTS
-      for runtime in ('compiled', 'worker')
-    )
-    rows.append(
-      (name, f'{compiled:.1f}', f'{worker:.1f}', f'{worker / compiled:.1f}')
-    )
-  host = machine.describe()
-  rounds = len(next(iter(results.values()))['worker'])
-  lines = [
-    "# A round of TFF's own algorithms",
-    '',
-    f'By `python -m tools.tff_algorithms`, on {machine.in_words(host)}, at a '
-    f'load of {host["load_average"]:.1f}: the MLP of 25,450 weights, '
-    f'{_CLIENTS} clients of {_EXAMPLES} examples in batches of {_BATCH}. '
-    f'Milliseconds a client: medians of {rounds} rounds, which took turns.',
-    '',
-    markdown.table(('', 'compiled', 'worker', 'worker / compiled'), rows),
-  ]
-  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
-
 
 def main() -> None:
-  """Measures, and writes what was measured."""
-  from tvdp_tf import runtimes  # noqa: PLC0415
+  """Measures."""
+  from tools import tff_algorithms_suite  # noqa: PLC0415
 
-  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
-  results = measure(_ROUNDS.value)
-  _write(results, pathlib.Path(_OUTPUT_DIR.value))
+  tff_algorithms_suite.run(pathlib.Path(_OUTPUT_DIR.value), _ROUNDS.value)
   print(f'written to {_OUTPUT_DIR.value}')
 
 
