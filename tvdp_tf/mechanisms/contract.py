@@ -103,11 +103,7 @@ class Mechanism(abc.ABC):
   noise_distance: float = 0.0
   replans: bool = False
 
-  def __init__(
-    self,
-    settings: Any,
-    fed: Population,
-  ):
+  def __init__(self, settings: Any, fed: Population):
     self.settings = settings
     self.fed = fed
     self.history: list[Round] = []

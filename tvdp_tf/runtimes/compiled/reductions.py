@@ -41,11 +41,7 @@ def _quick_start() -> bytes:
 class _Reduction:
   """A `ReduceDataset` op, as what its loop is made of."""
 
-  def __init__(
-    self,
-    node: tf.compat.v1.NodeDef,
-    functions: dict[str, Any],
-  ):
+  def __init__(self, node: tf.compat.v1.NodeDef, functions: dict[str, Any]):
     def dtypes(name):
       return [tf.as_dtype(t) for t in node.attr[name].list.type]
 
