@@ -174,7 +174,7 @@ def _audit_model(path: pathlib.Path | None) -> None:
   )
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
   from tvdp_tf.attacks.model_audit import settings as audit_settings_lib  # noqa: PLC0415
-  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  from tvdp_tf.output import files  # noqa: PLC0415
 
   settings = audit_settings_lib.ModelAuditSettings(
     training,
@@ -184,7 +184,7 @@ def _audit_model(path: pathlib.Path | None) -> None:
     search_seconds=_SEARCH_SECONDS.value,
   )
   if path is not None:
-    output_folder.check(path)
+    files.check_folder(path)
 
   with program.importing():
     from tvdp_tf import runtimes  # noqa: PLC0415
@@ -194,7 +194,7 @@ def _audit_model(path: pathlib.Path | None) -> None:
   with runtimes.compiled_runtime(training.device):
     found = model_audit.audit(settings, progress=_PROGRESS.value)
   if path is not None:
-    with output_folder.create(path) as folder:
+    with files.create_folder(path) as folder:
       report.write(found, folder)
   print(report.describe(found))
   _print_where(path)
@@ -207,25 +207,21 @@ def _audit_client(path: pathlib.Path | None) -> None:
   settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
   with program.importing():
-    from tvdp_tf.attacks import claims  # noqa: PLC0415
-    from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+    from tvdp_tf.attacks import audit  # noqa: PLC0415
+    from tvdp_tf.output import files  # noqa: PLC0415
 
-  claims.delivered_epsilons(settings, claims.build_mechanism(settings))
+  audit.delivered_epsilons(settings, audit.build_mechanism(settings))
   if path is not None:
-    output_folder.check(path)
+    files.check_folder(path)
 
   with program.importing():
-    from tvdp_tf.attacks import (  # noqa: PLC0415
-      audit,
-      audit_files,
-      audit_text,
-    )
+    from tvdp_tf.attacks import audit, audit_report  # noqa: PLC0415
 
   result = audit.audit(settings)
   if path is not None:
-    with output_folder.create(path) as folder:
-      audit_files.write(result, folder)
-  print(audit_text.describe(result))
+    with files.create_folder(path) as folder:
+      audit_report.write(result, folder)
+  print(audit_report.describe(result))
   _print_where(path)
 
 
@@ -244,7 +240,7 @@ def _membership(path: pathlib.Path | None) -> None:
   )
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
   from tvdp_tf.attacks.membership_game import settings as membership_settings  # noqa: PLC0415
-  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  from tvdp_tf.output import files  # noqa: PLC0415
 
   settings = membership_settings.GameSettings(
     training,
@@ -253,7 +249,7 @@ def _membership(path: pathlib.Path | None) -> None:
     **{name: given[name] for name in ('examples', 'trials') if name in given},
   )
   if path is not None:
-    output_folder.check(path)
+    files.check_folder(path)
 
   with program.importing():
     from tvdp_tf import runtimes  # noqa: PLC0415
@@ -265,7 +261,7 @@ def _membership(path: pathlib.Path | None) -> None:
     game = membership_game.Games(context).play(settings)
   found = membership_report.report(game)
   if path is not None:
-    with output_folder.create(path) as folder:
+    with files.create_folder(path) as folder:
       files.write_json(folder / 'membership.json', found.to_json_dict())
   print(membership_report.describe(found))
   _print_where(path)

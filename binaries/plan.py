@@ -98,14 +98,14 @@ def _plan(output_dir: pathlib.Path | None) -> None:
     **shared_flags.resolved(_SETTINGS, _AUTO.value), given=_given()
   )
   # SciPy and Matplotlib take half a second to import: flags come first.
-  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
+  from tvdp_tf.output import files  # noqa: PLC0415
   from tvdp_tf.planner import files as planning_files  # noqa: PLC0415
   from tvdp_tf.planner import pilot as planning_pilot  # noqa: PLC0415
   from tvdp_tf.planner import report as planning_report  # noqa: PLC0415
   from tvdp_tf.planner import text as planning_text  # noqa: PLC0415
 
   if output_dir is not None:
-    output_folder.check(output_dir)
+    files.check_folder(output_dir)
   pilot = None
   if _PILOT.value is not None:
     pilot = planning_pilot.read(_PILOT.value)
@@ -129,17 +129,17 @@ def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
     )
   if not pathlib.Path(ledger).is_file():
     raise ValueError(f"ledger must be a run's ledger file, got {ledger!r}")
-  from tvdp_tf.output import folder as output_folder  # noqa: PLC0415
-  from tvdp_tf.planner import ledger as planning_ledger  # noqa: PLC0415
+  from tvdp_tf.output import files  # noqa: PLC0415
+  from tvdp_tf.planner import ledger_report  # noqa: PLC0415
   from tvdp_tf.privacy import ledger_audit  # noqa: PLC0415
 
   if output_dir is not None:
-    output_folder.check(output_dir)
+    files.check_folder(output_dir)
   audit = ledger_audit.audit(ledger)
   if output_dir is not None:
-    planning_ledger.write(audit, output_dir)
-  print(planning_ledger.describe(audit))
-  planning_ledger.check(audit)
+    ledger_report.write(audit, output_dir)
+  print(ledger_report.describe(audit))
+  ledger_report.check(audit)
 
 
 def _check(claim: str) -> None:
@@ -152,11 +152,11 @@ def _check(claim: str) -> None:
   ]
   if others:
     raise ValueError(f'claim must be given without --{others[0]}, got both')
-  from tvdp_tf.planner import claim as planning_claim  # noqa: PLC0415
+  from tvdp_tf.privacy import claims  # noqa: PLC0415
 
-  found = planning_claim.check(claim)
+  found = claims.check_text(claim)
   print(found.describe())
-  planning_claim.refuse(found)
+  claims.raise_unless_holds(found)
 
 
 def main() -> None:

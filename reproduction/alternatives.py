@@ -3,7 +3,7 @@
 Mechanisms for the comparison with `central`, not for use: they say what a user
 who takes part in the planned rounds is delivered, and have no statement. A user
 is in many rounds, so what counts is the sensitivity of all of its columns
-together (`planner.correlated`); TFF's accountants of trees take one for
+together (`planner.best_schedule`); TFF's accountants of trees take one for
 granted.
 """
 
@@ -21,8 +21,8 @@ from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_work, learning_process
 from tvdp_tf.learning import noise
 from tvdp_tf.mechanisms import interfaces
-from tvdp_tf.planner import best_schedule, correlated
-from tvdp_tf.privacy import noise_distance, participation_budget
+from tvdp_tf.planner import best_schedule
+from tvdp_tf.privacy import calibration, noise_distance
 
 
 class FactorizedSumQuery(tfp.SumAggregationDPQuery):
@@ -147,7 +147,7 @@ class _Alternative(mechanisms.Central):
 
   def _for_worst_user(self, rounds, spent=0.0, completed=0):
     del spent, completed
-    multipliers = participation_budget.initial_noise_multipliers(
+    multipliers = calibration.initial_noise_multipliers(
       self.planned(rounds), 1.0, 1, self._budget
     )
     return privacy.GeometricSchedule(
@@ -203,10 +203,10 @@ class Tree(_Alternative):
   name = 'tree_aggregation'
   summary = "TFF's tree aggregation"
 
-  def _factorization(self) -> correlated.Factorization:
-    return correlated.tree(self.settings.rounds)
+  def _factorization(self) -> best_schedule.Factorization:
+    return best_schedule.tree(self.settings.rounds)
 
-  def _noise_multiplier(self, found: correlated.Factorization) -> float:
+  def _noise_multiplier(self, found: best_schedule.Factorization) -> float:
     squared = found.squared_sensitivity(self.planned().toarray())
     return float(np.sqrt(squared / self._budget))
 
@@ -230,7 +230,7 @@ class BandedRoot(Tree):
       1 - 1e-12,
       settings.rounds,
     )
-    return correlated.best_banded_root(response, self.planned().toarray())
+    return best_schedule.best_banded_root(response, self.planned().toarray())
 
   def _calibrated(self):
     found = self._factorization()

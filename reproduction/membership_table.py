@@ -14,10 +14,7 @@ import numpy as np
 
 from reproduction import catalogue
 from tvdp_tf import runtimes
-from tvdp_tf.attacks import (
-  membership,
-  membership_metrics,
-)
+from tvdp_tf.attacks import membership
 from tvdp_tf.attacks.membership_game import game as membership_game
 from tvdp_tf.attacks.membership_game import report as membership_report
 from tvdp_tf.attacks.membership_game import settings as membership_settings
@@ -26,7 +23,7 @@ from tvdp_tf.output.plots import plt
 from tvdp_tf.training import settings as settings_lib
 
 _OF_ATTACK = (
-  *(field.name for field in dataclasses.fields(membership_metrics.Metrics)),
+  *(field.name for field in dataclasses.fields(membership.Metrics)),
   'epsilon_lower_bound',
 )
 COLUMNS = (

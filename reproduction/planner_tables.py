@@ -15,8 +15,8 @@ from reproduction import catalogue, result_tables
 from reproduction.catalogue import claims, tasks
 from reproduction.theory_tables import DELTA, EPSILON, SAMPLING_RATE, THETAS
 from tvdp_tf import privacy
-from tvdp_tf.output import markdown
-from tvdp_tf.planner import contraction_estimate
+from tvdp_tf.output import terminal
+from tvdp_tf.planner import pilot
 
 _LARGEST = 40  # M of the run with noise.
 
@@ -43,9 +43,9 @@ _SOURCES = {
 
 
 @functools.cache
-def _estimate(task: str) -> contraction_estimate.ContractionEstimate:
+def _estimate(task: str) -> pilot.ContractionEstimate:
   rounds, losses = result_tables.mean_curve(_SOURCES[task].quiet, 'no noise')
-  return contraction_estimate.estimate(rounds, losses)
+  return pilot.estimate_contraction(rounds, losses)
 
 
 def _setting(
@@ -109,7 +109,7 @@ def best_theta() -> str:
         ),
       ]
     )
-  return markdown.table(
+  return terminal.markdown_table(
     (
       'task',
       'A, measured without noise',
@@ -160,7 +160,7 @@ def best_rounds() -> str:
           task, sources.epsilons, f'epsilon = {epsilon:g}', 1.05, epsilon
         )
       )
-  return markdown.table(
+  return terminal.markdown_table(
     (
       'task',
       'theta',

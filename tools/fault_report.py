@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.output import files, machine, markdown
+from tvdp_tf.output import files, machine, terminal
 
 
 def write(
@@ -28,7 +28,7 @@ def write(
     '(but for the seconds) and ledger were those of the uninterrupted run, bit '
     f'by bit, after {survived} of them.',
     '',
-    markdown.table(
+    terminal.markdown_table(
       ('fault', 'runtime, mechanism', 'what happened', 'lost'),
       (
         (row.fault, row.where, row.happened.replace('|', ' '), row.lost)

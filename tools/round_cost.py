@@ -107,7 +107,7 @@ def measure(
 
 
 def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
-  from tvdp_tf.output import files, machine, markdown  # noqa: PLC0415
+  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -130,7 +130,7 @@ def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
     f'clients of {_EXAMPLES} examples, {_LOCAL_STEPS} local steps. Medians of '
     f'{len(seconds["paper"])} rounds, which took turns.',
     '',
-    markdown.table(('', 'milliseconds', "times the paper's"), rows),
+    terminal.markdown_table(('', 'milliseconds', "times the paper's"), rows),
   ]
   files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 

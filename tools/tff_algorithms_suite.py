@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 
 from tvdp_tf import federated, runtimes
 from tvdp_tf.learning import models
-from tvdp_tf.output import files, machine, markdown
+from tvdp_tf.output import files, machine, terminal
 
 _CLIENTS, _EXAMPLES, _BATCH = 10, 60, 20
 _SHAPE = (28, 28, 1)
@@ -139,7 +139,9 @@ def _write(
     f'{_CLIENTS} clients of {_EXAMPLES} examples in batches of {_BATCH}. '
     f'Milliseconds a client: medians of {rounds} rounds, which took turns.',
     '',
-    markdown.table(('', 'compiled', 'worker', 'worker / compiled'), rows),
+    terminal.markdown_table(
+      ('', 'compiled', 'worker', 'worker / compiled'), rows
+    ),
   ]
   files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 

@@ -6,14 +6,7 @@ import pathlib
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.attacks import (
-  audit,
-  audit_files,
-  audit_settings,
-  audit_text,
-  claims,
-  lower_bound,
-)
+from tvdp_tf.attacks import audit, audit_report, audit_settings, lower_bound
 
 
 def _result(shift=1.0, trials=2000, **kwargs) -> audit.AuditResult:
@@ -26,8 +19,8 @@ def _result(shift=1.0, trials=2000, **kwargs) -> audit.AuditResult:
     settings=settings,
     seed=5,
     pair_description='this or that',
-    delivered=claims.delivered_epsilons(
-      settings, claims.build_mechanism(settings)
+    delivered=audit.delivered_epsilons(
+      settings, audit.build_mechanism(settings)
     ),
     bound=lower_bound.empirical_lower_bound(*evidence),
     gaussian_bound=lower_bound.gaussian_lower_bound(*evidence),
@@ -41,7 +34,7 @@ class TextTest(parameterized.TestCase):
     (0.0, '0'), (7.21199, '7.211'), (0.99999, '0.9999'), (2e-5, '0.00002')
   )
   def test_lower_bounds_are_rounded_down(self, value, expected):
-    self.assertEqual(audit_text.format_lower_bound(value), expected)
+    self.assertEqual(audit_report.format_lower_bound(value), expected)
 
   @parameterized.parameters(
     (0.0, {}, 'consistent: this attack shows no more than is claimed'),
@@ -55,12 +48,12 @@ class TextTest(parameterized.TestCase):
   def test_verdict(self, shift, kwargs, expected):
     result = _result(shift, **kwargs)
     self.assertEqual(result.refuted, expected.startswith('REFUTED'))
-    self.assertEqual(audit_text.verdict(result), expected)
-    lines = audit_text.describe(result).splitlines()
+    self.assertEqual(audit_report.verdict(result), expected)
+    lines = audit_report.describe(result).splitlines()
     self.assertEqual(lines[-1], f'verdict: {expected}')
 
   def test_says_what_an_epsilon_stands_on(self):
-    text = ' '.join(audit_text.describe(_result(5.0)).split())
+    text = ' '.join(audit_report.describe(_result(5.0)).split())
     for expected in (
       'claimed epsilon 1 at delta = 0.001',
       '0.646004, REFUTED by the lower bound; with sensitivity 2 C / n = 2 * 5.0'
@@ -74,36 +67,38 @@ class TextTest(parameterized.TestCase):
     self.assertNotIn('broken', text)
 
   def test_too_few_trials(self):
-    text = ' '.join(audit_text.describe(_result(epsilon=10.0)).split())
+    text = ' '.join(audit_report.describe(_result(epsilon=10.0)).split())
     self.assertIn('to refute the claim takes at least 162674', text)
-    text = ' '.join(audit_text.describe(_result(epsilon=1000.0)).split())
+    text = ' '.join(audit_report.describe(_result(epsilon=1000.0)).split())
     self.assertIn('no number that can be run could refute the claim', text)
 
   @parameterized.parameters(
     (0.5, 'times 0.5: broken on purpose'), (2.0, 'times 2: more than')
   )
   def test_noise_scale(self, scale, expected):
-    text = audit_text.describe(_result(mechanism='gradient', noise_scale=scale))
+    text = audit_report.describe(
+      _result(mechanism='gradient', noise_scale=scale)
+    )
     self.assertIn(expected, text)
     self.assertIn('delivered as calibrated', text)
 
   def test_fits_a_terminal(self):
     for kwargs in ({}, {'mechanism': 'gradient', 'client': 'outlier'}):
-      lines = audit_text.describe(_result(**kwargs)).splitlines()
+      lines = audit_report.describe(_result(**kwargs)).splitlines()
       self.assertLessEqual(max(map(len, lines)), 80)
 
 
 class BoundaryTest(parameterized.TestCase):
   def test_closed_form(self):
     rates = np.array([0.0, 0.2, 0.9, 1.0])
-    found = audit_files.largest_true_positive_rate(rates, 1.0, 0.01)
+    found = audit_report.largest_true_positive_rate(rates, 1.0, 0.01)
     e = math.e
     expected = [0.01, 0.2 * e + 0.01, 1 - (0.99 - 0.9) / e, 1.0]
     np.testing.assert_allclose(found, expected)
 
   def test_an_attack_that_is_allowed_everything(self):
     rates = np.array([0.0, 1e-9, 1.0])
-    found = audit_files.largest_true_positive_rate(rates, 1e6, 0.01)
+    found = audit_report.largest_true_positive_rate(rates, 1e6, 0.01)
     np.testing.assert_allclose(found, [0.01, 1, 1])
 
 
@@ -117,7 +112,7 @@ class FilesTest(parameterized.TestCase):
   def test_files(self, shift, kwargs):
     result = _result(shift, **kwargs)
     folder = pathlib.Path(self.create_tempdir().full_path)
-    audit_files.write(result, folder)
+    audit_report.write(result, folder)
 
     def refuse(word):
       raise ValueError(word)

@@ -8,14 +8,7 @@ from scipy import stats
 
 from tests import noise_checks
 from tvdp_tf import errors, privacy
-from tvdp_tf.attacks import (
-  audit,
-  audit_settings,
-  claims,
-  client_pairs,
-  lower_bound,
-  releases,
-)
+from tvdp_tf.attacks import audit, audit_settings, lower_bound, releases
 from tvdp_tf.learning import local_training, noise
 
 # Small steps keep the upload close to a sum of releases: the attack is best.
@@ -29,7 +22,7 @@ def _run(**kwargs) -> audit.AuditResult:
 
 def _attainable_pair(examples=50):
   """A client on which one step of learning rate 1 moves by just 2C/n."""
-  pair = client_pairs.outlier(examples)
+  pair = releases.outlier_pair(examples)
   features, points = pair.data
   labels = (points.copy(), points.copy())
   labels[0][0], labels[1][0] = 5.0, -5.0
@@ -127,7 +120,7 @@ class BrokenMechanismTest(parameterized.TestCase):
     )
     self.assertTrue(result.refuted)
     # What half the noise really delivers.
-    mechanism = claims.build_mechanism(result.settings)
+    mechanism = audit.build_mechanism(result.settings)
     halved = privacy.delivered_epsilon(
       np.repeat(mechanism.schedule.stddevs(), 3) / 2, 1e-3, 'exact'
     )
@@ -139,8 +132,8 @@ class BrokenMechanismTest(parameterized.TestCase):
     settings = audit_settings.AuditSettings(
       examples=50, client='outlier', epsilon=10.0, rounds=3
     )
-    mechanism = claims.build_mechanism(settings)
-    granted, _ = claims.delivered_epsilons(settings, mechanism)
+    mechanism = audit.build_mechanism(settings)
+    granted, _ = audit.delivered_epsilons(settings, mechanism)
     client = releases.build(_attainable_pair(), mechanism, 1, 1.0)
     scores = audit.attack_scores(client, 3, 40_000, 1)
     bound = lower_bound.gaussian_lower_bound(*scores, 1e-3)
@@ -152,11 +145,11 @@ class ScoresTest(absltest.TestCase):
     settings = audit_settings.AuditSettings(
       examples=pair.examples, rounds=rounds
     )
-    mechanism = claims.build_mechanism(settings)
+    mechanism = audit.build_mechanism(settings)
     return mechanism, releases.build(pair, mechanism, steps, rate)
 
   def test_are_the_log_likelihood_ratio(self):
-    pair = client_pairs.digits(50)
+    pair = releases.digits_pair(50)
     mechanism, client = self._client(pair)
     scores = audit.attack_scores(client, 3, 4000, seed=3)
     # Trained here by hand, from the same broadcasts.
@@ -188,7 +181,7 @@ class ScoresTest(absltest.TestCase):
 
   def test_same_as_one_run_at_a_time(self):
     # Every upload with a key of its own, as a client's in training.
-    pair = client_pairs.digits(20)
+    pair = releases.digits_pair(20)
     mechanism, client = self._client(pair, rounds=1, rate=1.0)
     weights = pair.model.initial_weights
     with_d, with_other = (
@@ -210,7 +203,7 @@ class ScoresTest(absltest.TestCase):
     self.assertLess(stats.ks_2samp(alternative, single).pvalue, 1e-9)
 
   def test_every_trial_has_its_own_noise(self):
-    pair = client_pairs.outlier(20)
+    pair = releases.outlier_pair(20)
     _, client = self._client(pair, rounds=2)
     # More than are run at once, and not a multiple of that.
     scores = np.array(audit.attack_scores(client, 2, 2500, seed=3))
@@ -220,7 +213,7 @@ class ScoresTest(absltest.TestCase):
     self.assertTrue(noise_checks.are_independent(rows))
 
   def test_seed(self):
-    pair = client_pairs.outlier(20)
+    pair = releases.outlier_pair(20)
     _, client = self._client(pair)
     first, again, other = (
       audit.attack_scores(client, 1, 20, seed) for seed in (1, 1, 2)
@@ -229,7 +222,7 @@ class ScoresTest(absltest.TestCase):
     self.assertFalse(np.any(np.array(first) == np.array(other)))
 
   def test_noise_scale(self):
-    pair = client_pairs.outlier(20)
+    pair = releases.outlier_pair(20)
     _, client = self._client(pair)
     scores, _ = audit.attack_scores(client, 1, 3000, 1)
     scaled, _ = audit.attack_scores(client, 1, 3000, 1, noise_scale=0.5)

@@ -4,13 +4,13 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import privacy
-from tvdp_tf.attacks import audit_settings, claims
+from tvdp_tf.attacks import audit, audit_settings
 
 
 def _delivered(**kwargs):
   settings = audit_settings.AuditSettings(**kwargs)
-  mechanism = claims.build_mechanism(settings)
-  return mechanism, claims.delivered_epsilons(settings, mechanism)
+  mechanism = audit.build_mechanism(settings)
+  return mechanism, audit.delivered_epsilons(settings, mechanism)
 
 
 class SettingsTest(parameterized.TestCase):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.attacks import audit_settings, client_pairs
+from tvdp_tf.attacks import audit_settings, releases
 from tvdp_tf.learning import datasets, ghost_clipping
 
 
@@ -20,11 +20,11 @@ def _gradient(pair, data):
 
 class ClientPairsTest(parameterized.TestCase):
   def test_settings_know_the_clients(self):
-    self.assertSameElements(client_pairs.CLIENTS, audit_settings.CLIENTS)
+    self.assertSameElements(releases.CLIENTS, audit_settings.CLIENTS)
 
-  @parameterized.parameters(*client_pairs.CLIENTS)
+  @parameterized.parameters(*releases.CLIENTS)
   def test_one_example_differs(self, name):
-    pair = client_pairs.CLIENTS[name](20)
+    pair = releases.CLIENTS[name](20)
     self.assertEqual(pair.examples, 20)
     same = np.ones(20, bool)
     for mine, other in zip(pair.data, pair.alternative, strict=True):
@@ -34,9 +34,9 @@ class ClientPairsTest(parameterized.TestCase):
     self.assertEqual(same.tolist(), [False] + [True] * 19)
     self.assertLen(pair.common[1], 19)
 
-  @parameterized.parameters(*client_pairs.CLIENTS)
+  @parameterized.parameters(*releases.CLIENTS)
   def test_gradients_are_opposite_and_clipped(self, name):
-    pair = client_pairs.CLIENTS[name](20)
+    pair = releases.CLIENTS[name](20)
     gradient = _gradient(pair, pair.data)
     np.testing.assert_allclose(
       gradient, -_gradient(pair, pair.alternative), rtol=1e-5
@@ -44,26 +44,26 @@ class ClientPairsTest(parameterized.TestCase):
     self.assertGreater(np.linalg.norm(gradient), 5)
 
   def test_trains_as_models_do(self):
-    pair = client_pairs.digits(3)
+    pair = releases.digits_pair(3)
     self.assertTrue(ghost_clipping.supports(pair.model, pair.loss))
 
   def test_all_digits(self):
     train = datasets.load('digits').train_labels
     settings = audit_settings.AuditSettings(examples=len(train))
-    pair = client_pairs.digits(settings.num_examples)
+    pair = releases.digits_pair(settings.num_examples)
     np.testing.assert_array_equal(pair.common[1], train[1:] >= 5)
     with self.assertRaisesRegex(ValueError, 'examples must be'):
-      client_pairs.digits(len(train) + 1)
+      releases.digits_pair(len(train) + 1)
     with self.assertRaisesRegex(ValueError, 'examples must be'):
       audit_settings.AuditSettings(examples=len(train) + 1)
 
   def test_digits_are_in_their_range(self):
-    features, _ = client_pairs.digits(30).data
+    features, _ = releases.digits_pair(30).data
     self.assertEqual((features.min(), features.max()), (0, 1))
     self.assertEqual(np.linalg.norm(features[0]), 8)
 
   def test_outlier(self):
-    pair = client_pairs.outlier(600)
+    pair = releases.outlier_pair(600)
     _, points = pair.data
     _, others = pair.alternative
     self.assertEqual((points[0], others[0]), (6000, -6000))
@@ -72,7 +72,7 @@ class ClientPairsTest(parameterized.TestCase):
     self.assertEqual(loss, 2)
 
   def test_more_than_one_difference_is_refused(self):
-    pair = client_pairs.outlier(5)
+    pair = releases.outlier_pair(5)
     features, points = pair.alternative
     with self.assertRaisesRegex(ValueError, 'alternative must be equal'):
       dataclasses.replace(pair, alternative=(features, points + 1))

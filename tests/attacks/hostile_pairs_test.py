@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.attacks import broken
-from tvdp_tf.attacks import binade_pair, clipped_mean, hostile_pairs
+from tvdp_tf.attacks import clipped_mean, hostile_pairs
 from tvdp_tf.federated import models
 from tvdp_tf.learning import models as models_lib
 
@@ -159,17 +159,17 @@ class BreaksTest(parameterized.TestCase):
 
   @parameterized.parameters(1.0, 0.3)
   def test_sums_in_float32(self, clip):
-    probe = binade_pair.linear_probe()
+    probe = hostile_pairs.linear_probe()
     target = clipped_mean.subject(
       *('probe', probe, clip),
       clipped_sum=broken.ghost_clipped_sum(probe.source, probe.keras_loss),
       mean=broken.clipped_mean_gradient,
     )
-    pair = binade_pair.binade_pair(target)
+    pair = hostile_pairs.binade_pair(target)
     self.assertBetween(pair.ratio, 1.8, 2.2)
     sound = clipped_mean.subject('probe', probe, clip)
     ratios = [
-      binade_pair.binade_pair(sound).ratio,
+      hostile_pairs.binade_pair(sound).ratio,
       # What was found, where it was found.
       clipped_mean.measured(sound, pair).ratio,
     ]
@@ -209,7 +209,7 @@ class SearchTest(parameterized.TestCase):
       self.target,
       sizes=(1, 65),
       ascents=1,
-      probe=clipped_mean.subject('probe', binade_pair.linear_probe(), 1.0),
+      probe=clipped_mean.subject('probe', hostile_pairs.linear_probe(), 1.0),
     )
     self.assertBetween(found.ratio, 0.9, 1)
     self.assertFalse(found.refuted)

@@ -4,7 +4,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import special, stats
 
-from tvdp_tf.attacks import membership_bound
+from tvdp_tf.attacks import membership
 from tvdp_tf.privacy import gaussian
 
 
@@ -22,13 +22,13 @@ def gaussian_mechanism(rng, noise_multiplier, trials, pairs):
 
 def bound(differences, delta, confidence=0.95):
   half = differences / 2
-  return membership_bound.epsilon_lower_bound(half, -half, delta, confidence)
+  return membership.epsilon_lower_bound(half, -half, delta, confidence)
 
 
 class GuessesTest(parameterized.TestCase):
   def test_printed_in_steinke_et_al(self):
     """Appendix D: 75 of 100 guesses, 1,000 coins, delta = 1e-4, 95 %."""
-    found = membership_bound.guesses_lower_bound(
+    found = membership.guesses_lower_bound(
       75, trials=1, guesses=100, pairs=1000, delta=1e-4, error=0.05
     )
     self.assertAlmostEqual(found, 0.673, delta=1e-3)
@@ -36,7 +36,7 @@ class GuessesTest(parameterized.TestCase):
   @parameterized.parameters(0.0, 0.5, 3.0)
   def test_without_delta_all_guesses_are_one_binomial(self, epsilon):
     for right in (0, 150, 190, 200):
-      found = membership_bound.guesses_p_value(right, 20, 10, 10, epsilon, 0.0)
+      found = membership.guesses_p_value(right, 20, 10, 10, epsilon, 0.0)
       expected = stats.binom.sf(right - 1, 200, special.expit(epsilon))
       self.assertAlmostEqual(found, expected, places=12)
 
@@ -46,14 +46,12 @@ class GuessesTest(parameterized.TestCase):
     for v in range(1, r + 1):
       alpha = max((b.sf(v - i - 1) - b.sf(v - 1)) / i for i in range(1, v + 1))
       expected = min(1, b.sf(v - 1) + 2 * n * delta * alpha)
-      found = membership_bound.guesses_p_value(v, 1, r, n, epsilon, delta)
+      found = membership.guesses_p_value(v, 1, r, n, epsilon, delta)
       self.assertAlmostEqual(found, expected, places=12)
 
   def test_grows_with_what_is_right_and_falls_with_delta(self):
     def found(right, delta):
-      return membership_bound.guesses_lower_bound(
-        right, 50, 40, 40, delta, 0.05
-      )
+      return membership.guesses_lower_bound(right, 50, 40, 40, delta, 0.05)
 
     bounds = [found(right, 1e-3) for right in range(900, 2001, 100)]
     self.assertEqual(bounds[0], 0)
@@ -64,10 +62,8 @@ class GuessesTest(parameterized.TestCase):
 
   def test_trials_that_are_apart_show_more_than_one_run(self):
     """In one run, delta can give away 200 of 2,000 coins at once."""
-    apart = membership_bound.guesses_lower_bound(1800, 50, 40, 40, 1e-3, 4e-3)
-    one_run = membership_bound.guesses_lower_bound(
-      1800, 1, 2000, 2000, 1e-3, 4e-3
-    )
+    apart = membership.guesses_lower_bound(1800, 50, 40, 40, 1e-3, 4e-3)
+    one_run = membership.guesses_lower_bound(1800, 1, 2000, 2000, 1e-3, 4e-3)
     self.assertEqual(one_run, 0)
     self.assertBetween(apart, 1.9, special.logit(0.9))
 
@@ -134,11 +130,9 @@ class EpsilonTest(parameterized.TestCase):
     rng = np.random.default_rng(0)
     members, others = rng.normal(size=[2, 2000, 1])
     members[rng.random(2000) < 0.05] = 9.0
-    found = membership_bound.epsilon_lower_bound(members, others, 1e-3)
+    found = membership.epsilon_lower_bound(members, others, 1e-3)
     right = int(np.sum(members > others))
-    by_guesses = membership_bound.guesses_lower_bound(
-      right, 2000, 1, 1, 1e-3, 0.05
-    )
+    by_guesses = membership.guesses_lower_bound(right, 2000, 1, 1, 1e-3, 0.05)
     self.assertLess(by_guesses, 0.3)
     self.assertGreater(found, 1.5)
 

@@ -4,7 +4,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import special, stats
 
-from tvdp_tf.attacks import membership, membership_metrics
+from tvdp_tf.attacks import membership
 
 
 def fair_coins(rng, shape) -> np.ndarray:
@@ -96,8 +96,8 @@ class LikelihoodRatioTest(parameterized.TestCase):
     values = membership.log_odds(shadows.outputs, labels)[:, 0]
     attacked = membership.log_odds(targets.outputs, targets.labels)[:, 0]
     scores = membership.likelihood_ratios(values, shadows.members, attacked)
-    found = membership_metrics.success_rate(
-      *membership_metrics.split(scores, targets.members)
+    found = membership.success_rate(
+      *membership.split_scores(scores, targets.members)
     )
     best = stats.norm.cdf(distance / 2)
     # 20,000 pairs: the standard error is below .0025.
@@ -117,9 +117,7 @@ class LikelihoodRatioTest(parameterized.TestCase):
     values, members = draw(64)
     attacked, target_members = draw(50)
     lira, one_threshold = (
-      membership_metrics.success_rate(
-        *membership_metrics.split(scores, target_members)
-      )
+      membership.success_rate(*membership.split_scores(scores, target_members))
       for scores in (
         membership.likelihood_ratios(values, members, attacked),
         attacked - np.median(values),
@@ -162,8 +160,8 @@ class AttacksTest(parameterized.TestCase):
     scores = membership.scores(self.shadows, targets)
     self.assertEqual(tuple(scores), membership.ATTACKS)
     return {
-      name: membership_metrics.success_rate(
-        *membership_metrics.split(values, targets.members)
+      name: membership.success_rate(
+        *membership.split_scores(values, targets.members)
       )
       for name, values in scores.items()
     }

@@ -2,7 +2,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import optimize, special, stats
 
-from tvdp_tf.attacks import membership_bound, one_run
+from tvdp_tf.attacks import membership, one_run
 from tvdp_tf.privacy import gaussian
 
 
@@ -159,9 +159,7 @@ class LowerBoundTest(parameterized.TestCase):
     (90, 100, 2000, 1e-5), (38, 41, 500, 1e-3), (900, 1000, 30_000, 1e-5)
   )
   def test_shows_as_much_as_either_analysis(self, right, guesses, m, delta):
-    binomial = membership_bound.guesses_lower_bound(
-      right, 1, guesses, m, delta, 0.05
-    )
+    binomial = membership.guesses_lower_bound(right, 1, guesses, m, delta, 0.05)
     found = one_run.epsilon_lower_bound(right, guesses, m, delta)
     self.assertGreater(found.epsilon_lower_bound, binomial - 1e-3)
     epsilon = found.epsilon_lower_bound + 1e-3
@@ -170,9 +168,7 @@ class LowerBoundTest(parameterized.TestCase):
         *(right, guesses, m, 0.05), one_run.epsilon_trade_off(epsilon, delta)
       )
     )
-    p_value = membership_bound.guesses_p_value(
-      right, 1, guesses, m, epsilon, delta
-    )
+    p_value = membership.guesses_p_value(right, 1, guesses, m, epsilon, delta)
     self.assertGreater(p_value, 0.05)
 
   def test_nothing_is_shown_by_chance(self):

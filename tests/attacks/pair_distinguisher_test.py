@@ -7,8 +7,8 @@ from absl.testing import absltest, parameterized
 from tests.mechanisms import plan_cases
 from tvdp_tf import mechanisms, privacy, runtimes
 from tvdp_tf.attacks import (
-  binade_pair,
   clipped_mean,
+  hostile_pairs,
   lower_bound,
   pair_distinguisher,
 )
@@ -56,7 +56,7 @@ def _distributed(
 class PairDistinguisherTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.model = binade_pair.linear_probe()
+    self.model = hostile_pairs.linear_probe()
     self.target = clipped_mean.subject('probe', self.model, 1.0)
     self.enter_context(runtimes.compiled_runtime('cpu'))
 

@@ -5,7 +5,7 @@ from scipy import stats
 
 from tests import noise_checks
 from tvdp_tf import mechanisms, privacy
-from tvdp_tf.attacks import client_pairs, releases
+from tvdp_tf.attacks import releases
 from tvdp_tf.learning import clipping, local_training, noise, private_training
 
 _SCHEDULE = privacy.GeometricSchedule(0.9, 5, 3.0)
@@ -43,7 +43,7 @@ def _assert_close(found, expected):
 
 class PaperReleasesTest(absltest.TestCase):
   def test_noiseless_is_training(self):
-    pair = client_pairs.digits(40)
+    pair = releases.digits_pair(40)
     weights = _some_weights(pair)
     for data in (pair.data, pair.alternative, pair.common):
       expected = local_training.local_steps(
@@ -57,7 +57,7 @@ class PaperReleasesTest(absltest.TestCase):
       _assert_close(_paper(pair).noiseless(weights, data), expected)
 
   def test_one_upload_is_that_of_training(self):
-    pair = client_pairs.digits(40)
+    pair = releases.digits_pair(40)
     client = _paper(pair)
     weights = _some_weights(pair)
     upload = client.uploads(weights, pair.data, 0.3, _KEY, 1)
@@ -65,7 +65,7 @@ class PaperReleasesTest(absltest.TestCase):
     _assert_close([part[0] for part in upload], expected)
 
   def test_uploads_are_independent(self):
-    pair = client_pairs.digits(40)
+    pair = releases.digits_pair(40)
     client = _paper(pair)
     weights = _some_weights(pair)
     uploads = client.uploads(weights, pair.data, 0.3, _KEY, 30)
@@ -78,12 +78,12 @@ class PaperReleasesTest(absltest.TestCase):
     self.assertTrue(noise_checks.are_independent(added))
 
   def test_noise_stddev(self):
-    client = _paper(client_pairs.outlier(10))
+    client = _paper(releases.outlier_pair(10))
     self.assertEqual(client.noise_stddev(3), _SCHEDULE.stddev(3))
     self.assertAlmostEqual(client.upload_variance(0.3), 0.09)
 
   def test_the_papers_sensitivity_is_wrong_600_times(self):
-    pair = client_pairs.outlier(600)
+    pair = releases.outlier_pair(600)
     client = _paper(pair, steps=5, rate=1.0)
     models = [
       releases.flatten(client.noiseless(pair.model.initial_weights, data))
@@ -98,7 +98,7 @@ class PaperReleasesTest(absltest.TestCase):
 class GradientReleasesTest(parameterized.TestCase):
   @parameterized.parameters('digits', 'outlier')
   def test_one_upload_is_that_of_training(self, name):
-    pair = client_pairs.CLIENTS[name](40)
+    pair = releases.CLIENTS[name](40)
     client = _gradient(pair)
     weights = _some_weights(pair)
     clipped_sum = clipping.vectorized_clipped_sum(pair.loss_fn)
@@ -122,7 +122,7 @@ class GradientReleasesTest(parameterized.TestCase):
 
   def test_uploads_have_the_law_of_single_ones(self):
     # At this learning rate later steps depend on the noise of earlier ones.
-    pair = client_pairs.outlier(5)
+    pair = releases.outlier_pair(5)
     client = _gradient(pair, rate=1.5)
     weights = pair.model.initial_weights
     together = releases.flatten(
@@ -142,21 +142,21 @@ class GradientReleasesTest(parameterized.TestCase):
     self.assertLess(stats.ks_2samp(other, single).pvalue, 1e-9)
 
   def test_uploads_are_independent(self):
-    pair = client_pairs.digits(10)
+    pair = releases.digits_pair(10)
     client = _gradient(pair)
     uploads = client.uploads(_some_weights(pair), pair.data, 0.3, _KEY, 30)
     rows = releases.flatten(uploads, 30)
     self.assertTrue(noise_checks.are_independent(rows - rows.mean(axis=0)))
 
   def test_noise_stddev(self):
-    client = _gradient(client_pairs.outlier(10))
+    client = _gradient(releases.outlier_pair(10))
     self.assertAlmostEqual(
       client.noise_stddev(3), _SCHEDULE.stddev(3) * 2 * 0.7 / 10
     )
 
   def test_upload_variance(self):
     # Where the gradient does not depend on the weights: all are clipped.
-    pair = client_pairs.outlier(2)
+    pair = releases.outlier_pair(2)
     client = _gradient(pair)
     far = [np.array([[1000.0]], np.float32)]
     uploads = client.uploads(far, pair.common, 0.3, _KEY, 4000)

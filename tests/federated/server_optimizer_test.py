@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import runtimes
-from tvdp_tf.federated import server_optimizer
+from tvdp_tf.federated import learning_process
 
 _TYPE = tff.to_type(
   tff.learning.models.ModelWeights(
@@ -52,8 +52,8 @@ class ServerOptimizerTest(parameterized.TestCase):
     ),
   )
   def test_equals_numpy(self, adds, settings):
-    optimizer = server_optimizer.ServerOptimizer(**settings)
-    process = server_optimizer.build_finalizer(_TYPE, optimizer, adds=adds)
+    optimizer = learning_process.ServerOptimizer(**settings)
+    process = learning_process.build_finalizer(_TYPE, optimizer, adds=adds)
     updates = np.random.default_rng(0).normal(size=[6, 4])
     models, averages = reference(optimizer, updates)
     state = process.initialize()
@@ -77,11 +77,11 @@ class ServerOptimizerTest(parameterized.TestCase):
         output.result, (), (), (), state
       )
       released = np.concatenate(
-        [np.ravel(w) for w in server_optimizer.released_weights(learning_state)]
+        [np.ravel(w) for w in learning_process.released_weights(learning_state)]
       )
       np.testing.assert_allclose(released, averages[m], rtol=1e-4, atol=1e-5)
       old = learning_state._replace(finalizer=before)
-      found = server_optimizer.mean_update(optimizer, old, learning_state)
+      found = learning_process.mean_update(optimizer, old, learning_state)
       np.testing.assert_allclose(
         np.concatenate([np.ravel(part) for part in found]), update, atol=1e-5
       )
@@ -92,24 +92,24 @@ class ServerOptimizerTest(parameterized.TestCase):
     {'momentum': 0.5, 'average': 0.7, 'final_step': 0.3, 'rounds': 6},
   )
   def test_impulse_response(self, **settings):
-    optimizer = server_optimizer.ServerOptimizer(**settings)
+    optimizer = learning_process.ServerOptimizer(**settings)
     response = optimizer.impulse_response(6)
     updates = np.random.default_rng(1).normal(size=[6, 4])
     _, averages = reference(optimizer, updates)
     np.testing.assert_allclose(response @ updates, averages[-1])
 
   def test_plain_has_no_state(self):
-    process = server_optimizer.build_finalizer(
-      _TYPE, server_optimizer.ServerOptimizer(), adds=True
+    process = learning_process.build_finalizer(
+      _TYPE, learning_process.ServerOptimizer(), adds=True
     )
     self.assertEqual(process.initialize(), ())
     np.testing.assert_array_equal(
-      server_optimizer.ServerOptimizer().impulse_response(3), [1, 1, 1]
+      learning_process.ServerOptimizer().impulse_response(3), [1, 1, 1]
     )
 
   def test_what_is_not_finite_stays(self):
-    optimizer = server_optimizer.ServerOptimizer(momentum=0.5)
-    process = server_optimizer.build_finalizer(_TYPE, optimizer, adds=True)
+    optimizer = learning_process.ServerOptimizer(momentum=0.5)
+    process = learning_process.build_finalizer(_TYPE, optimizer, adds=True)
     zeros = (np.zeros(3, np.float32), np.float32(0))
     output = process.next(
       process.initialize(),
@@ -123,7 +123,7 @@ class ServerOptimizerTest(parameterized.TestCase):
   )
   def test_refuses(self, name, value):
     with self.assertRaisesRegex(ValueError, f'^{name} must be'):
-      server_optimizer.ServerOptimizer(**{name: value})
+      learning_process.ServerOptimizer(**{name: value})
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from tests import mutations
 from tvdp_tf import errors
-from tvdp_tf.learning import aligned, datasets, partitions
+from tvdp_tf.learning import aligned, datasets, participation
 
 
 class DigitsTest(parameterized.TestCase):
@@ -112,7 +112,7 @@ class OwnTest(parameterized.TestCase):
 class DealtTest(parameterized.TestCase):
   def test_users_have_their_examples_in_a_row(self):
     digits = datasets.load('digits')
-    parts = partitions.dirichlet(digits.train_labels, 7, 0.5, seed=3)
+    parts = participation.dirichlet(digits.train_labels, 7, 0.5, seed=3)
     dealt, ranges = datasets.dealt(digits, parts)
     self.assertEqual(list(map(len, ranges)), list(map(len, parts)))
     for part, held in zip(parts, ranges, strict=True):
@@ -143,7 +143,7 @@ class BytesTest(parameterized.TestCase):
       }
 
     self.parts = part(2500), part(10), 3
-    return mock.patch.object(datasets.decoded, 'read', return_value=self.parts)
+    return mock.patch.object(datasets, 'read_decoded', return_value=self.parts)
 
   @parameterized.parameters('mnist', 'tfds:tiny')
   def test_the_same_values_at_once_or_when_dealt(self, name):
@@ -154,7 +154,7 @@ class BytesTest(parameterized.TestCase):
       at_once = datasets.load(name, 'there')
     images = self.parts[0]['image']
     expected = images.astype(np.float32) / 255
-    parts = partitions.dirichlet(at_once.train_labels, 7, 0.5, seed=3)
+    parts = participation.dirichlet(at_once.train_labels, 7, 0.5, seed=3)
     self.assertIs(in_bytes.train_features, images)
     found, _ = datasets.dealt(in_bytes, parts)
     other, _ = datasets.dealt(at_once, parts)
@@ -187,7 +187,7 @@ class BytesTest(parameterized.TestCase):
     self.assertEmpty(aligned._claimed)
 
   def test_a_failure_comes_to_who_loads(self):
-    with mock.patch.object(datasets.decoded, 'read', side_effect=MemoryError):
+    with mock.patch.object(datasets, 'read_decoded', side_effect=MemoryError):
       datasets.read_ahead('mnist')
       with self.assertRaises(MemoryError):
         datasets.load('mnist')

@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests import mutations
-from tvdp_tf.learning import datasets, decoded
+from tvdp_tf.learning import datasets
 
 _PARTS = (
   {
@@ -60,10 +60,12 @@ class DecodedTest(parameterized.TestCase):
     self.path = self.root / 'decoded_by_tvdp_tf' / 'tiny'
 
   def write(self, parts=_PARTS, builder=None):
-    decoded.write('tiny', str(self.root), builder or self.builder, parts)
+    datasets.write_decoded(
+      'tiny', str(self.root), builder or self.builder, parts
+    )
 
   def read(self, name='tiny'):
-    return decoded.read(name, str(self.root))
+    return datasets.read_decoded(name, str(self.root))
 
   def test_round_trip(self):
     self.assertIsNone(self.read())
@@ -93,8 +95,8 @@ class DecodedTest(parameterized.TestCase):
 
   def test_of_the_default_folder(self):
     with mock.patch.dict(os.environ, TFDS_DATA_DIR=str(self.root)):
-      decoded.write('tiny', None, self.builder, _PARTS)
-      self.assertIsNotNone(decoded.read('tiny', None))
+      datasets.write_decoded('tiny', None, self.builder, _PARTS)
+      self.assertIsNotNone(datasets.read_decoded('tiny', None))
     self.assertTrue(self.path.is_file())
 
   def other_content(self):
@@ -160,7 +162,7 @@ class DecodedTest(parameterized.TestCase):
     self.write(builder=Foreign(str(self.source)))
     text = {'label': np.array([b'a'], object)}
     self.write((text, text, 2))
-    with mock.patch.object(decoded, '_MOST_BYTES', 10):
+    with mock.patch.object(datasets, '_MOST_BYTES', 10):
       self.write()
     self.assertFalse(self.path.parent.exists())
 

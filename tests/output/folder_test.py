@@ -6,7 +6,7 @@ import subprocess
 
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import files
 
 
 class FolderTest(parameterized.TestCase):
@@ -17,7 +17,7 @@ class FolderTest(parameterized.TestCase):
   def test_an_empty_folder_is_filled_and_stays_the_same(self):
     self.path.mkdir(mode=0o750)
     before = self.path.stat()
-    with output_folder.create(self.path) as folder:
+    with files.create_folder(self.path) as folder:
       self.assertEmpty([*self.path.glob('[!.]*')])
       (folder / 'a').write_text('text')
       (folder / 'b').mkdir()
@@ -31,7 +31,7 @@ class FolderTest(parameterized.TestCase):
   def test_a_failure_leaves_it_as_it_was(self, exists):
     if exists:
       self.path.mkdir()
-    with self.assertRaises(KeyError), output_folder.create(self.path) as folder:
+    with self.assertRaises(KeyError), files.create_folder(self.path) as folder:
       (folder / 'a').write_text('text')
       raise KeyError
     self.assertEqual(self.path.exists(), exists)
@@ -43,7 +43,7 @@ class FolderTest(parameterized.TestCase):
     ended = subprocess.Popen(['true'])
     ended.wait()
     (self.path / f'.out.{ended.pid}').mkdir(parents=True)
-    with output_folder.create(self.path) as folder:
+    with files.create_folder(self.path) as folder:
       (folder / 'a').write_text('text')
     self.assertEqual(os.listdir(self.path), ['a'])
 
@@ -52,13 +52,13 @@ class FolderTest(parameterized.TestCase):
     other = self.path / f'.out.{os.getppid()}'
     with (
       self.assertRaisesRegex(ValueError, 'of this process alone'),
-      output_folder.create(self.path) as folder,
+      files.create_folder(self.path) as folder,
     ):
       other.mkdir()
       (folder / 'a').write_text('text')
     self.assertEqual(os.listdir(self.path), [other.name])
     with self.assertRaisesRegex(ValueError, 'not exist yet, or be empty'):
-      output_folder.check(self.path)
+      files.check_folder(self.path)
 
   def test_what_is_there_stays(self):
     for kind in ('full', 'file', 'link'):
@@ -73,7 +73,7 @@ class FolderTest(parameterized.TestCase):
       with self.assertRaisesRegex(
         ValueError, f"must not exist yet, or be empty, got '{path}'"
       ):
-        output_folder.check(path)
+        files.check_folder(path)
 
 
 if __name__ == '__main__':

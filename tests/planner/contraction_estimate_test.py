@@ -2,7 +2,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import optimize
 
-from tvdp_tf.planner import contraction_estimate
+from tvdp_tf.planner import pilot
 
 ROUNDS = np.arange(1, 31)
 
@@ -18,7 +18,7 @@ def _noise(seed, stddev, points=30):
 class ExactCurveTest(parameterized.TestCase):
   @parameterized.parameters(0.01, 0.3, 0.7, 0.85, 0.99, 0.999)
   def test_is_recovered(self, contraction):
-    found = contraction_estimate.estimate(ROUNDS, _losses(contraction))
+    found = pilot.estimate_contraction(ROUNDS, _losses(contraction))
     self.assertAlmostEqual(found.contraction, contraction, delta=1e-7)
     self.assertAlmostEqual(found.initial_gap, 2.3, delta=1e-5)
     self.assertAlmostEqual(found.final_loss, 0.4, delta=1e-5)
@@ -30,26 +30,26 @@ class ExactCurveTest(parameterized.TestCase):
     self.assertAlmostEqual(found.remaining, contraction**30, delta=1e-6)
 
   def test_five_rounds_are_enough(self):
-    found = contraction_estimate.estimate(range(1, 6), _losses(0.6)[:5])
+    found = pilot.estimate_contraction(range(1, 6), _losses(0.6)[:5])
     self.assertAlmostEqual(found.contraction, 0.6, delta=1e-7)
     self.assertEqual(found.rounds, 5)
 
   def test_rounds_may_be_missing(self):
     rounds = np.array([3, 4, 7, 12, 20, 21, 40])
-    found = contraction_estimate.estimate(rounds, _losses(0.85, rounds))
+    found = pilot.estimate_contraction(rounds, _losses(0.85, rounds))
     self.assertAlmostEqual(found.contraction, 0.85, delta=1e-6)
     # At round 0, not at the first.
     self.assertAlmostEqual(found.initial_gap, 2.3, delta=1e-5)
     self.assertAlmostEqual(found.remaining, 0.85**40, delta=1e-6)
 
   def test_fitted_curve(self):
-    found = contraction_estimate.estimate(ROUNDS, _losses(0.85))
+    found = pilot.estimate_contraction(ROUNDS, _losses(0.85))
     np.testing.assert_allclose(found.loss(ROUNDS), _losses(0.85), atol=1e-6)
     self.assertAlmostEqual(float(found.loss(np.array(0))), 2.7, places=5)
 
   def test_precision_of_binary32_is_not_taken_for_a_signal(self):
     losses = _losses(0.85).astype(np.float32).astype(float)
-    found = contraction_estimate.estimate(ROUNDS, losses)
+    found = pilot.estimate_contraction(ROUNDS, losses)
     low, high = found.contraction_interval
     self.assertBetween(0.85, low, high)
     self.assertAlmostEqual(found.contraction, 0.85, delta=1e-6)
@@ -60,7 +60,7 @@ class ScatteredCurveTest(parameterized.TestCase):
     rounds = np.arange(1, points + 1)
     losses = _losses(contraction, rounds)
     found = [
-      contraction_estimate.estimate(rounds, losses + _noise(i, stddev, points))
+      pilot.estimate_contraction(rounds, losses + _noise(i, stddev, points))
       for i in range(seeds)
     ]
     intervals = np.array([f.contraction_interval for f in found])
@@ -86,7 +86,7 @@ class ScatteredCurveTest(parameterized.TestCase):
   def test_more_scatter_means_less_precision(self):
     widths = []
     for stddev in (0.001, 0.01, 0.1):
-      found = contraction_estimate.estimate(
+      found = pilot.estimate_contraction(
         ROUNDS, _losses(0.85) + _noise(0, stddev)
       )
       widths.append(np.ptp(found.contraction_interval))
@@ -97,7 +97,7 @@ class ScatteredCurveTest(parameterized.TestCase):
   def test_odd_rounds_count_little(self):
     losses = _losses(0.85) + _noise(0, 0.005)
     losses[[4, 14, 24]] += 1.5
-    found = contraction_estimate.estimate(ROUNDS, losses)
+    found = pilot.estimate_contraction(ROUNDS, losses)
     self.assertAlmostEqual(found.contraction, 0.85, delta=0.002)
     low, high = found.contraction_interval
     self.assertBetween(0.85, low, high)
@@ -108,8 +108,8 @@ class ScatteredCurveTest(parameterized.TestCase):
 
   def test_unit_of_the_loss_does_not_matter(self):
     losses = _losses(0.85) + _noise(0, 0.02)
-    found = contraction_estimate.estimate(ROUNDS, losses)
-    other = contraction_estimate.estimate(ROUNDS, 1e6 * losses - 5e5)
+    found = pilot.estimate_contraction(ROUNDS, losses)
+    other = pilot.estimate_contraction(ROUNDS, 1e6 * losses - 5e5)
     self.assertAlmostEqual(other.contraction, found.contraction, places=6)
     self.assertAlmostEqual(other.initial_gap / found.initial_gap, 1e6, delta=10)
     np.testing.assert_allclose(
@@ -117,19 +117,17 @@ class ScatteredCurveTest(parameterized.TestCase):
     )
 
   def test_gap_goes_with_the_contraction(self):
-    found = contraction_estimate.estimate(
-      ROUNDS, _losses(0.85) + _noise(0, 0.02)
-    )
+    found = pilot.estimate_contraction(ROUNDS, _losses(0.85) + _noise(0, 0.02))
     at_low, at_high = found.initial_gap_at_interval
     self.assertGreater(at_low, found.initial_gap)
     self.assertLess(at_high, found.initial_gap)
 
   def test_a_curve_of_two_factors_is_seen(self):
     losses = _losses(0.95, gap=1.0) + 1.3 * 0.5**ROUNDS
-    found = contraction_estimate.estimate(ROUNDS, losses)
+    found = pilot.estimate_contraction(ROUNDS, losses)
     self.assertGreater(found.autocorrelation, 0.5)
     shuffled = np.random.default_rng(0).permutation(losses - found.loss(ROUNDS))
-    other = contraction_estimate.estimate(ROUNDS, found.loss(ROUNDS) + shuffled)
+    other = pilot.estimate_contraction(ROUNDS, found.loss(ROUNDS) + shuffled)
     self.assertGreater(found.contraction_stderr, 1.5 * other.contraction_stderr)
 
 
@@ -166,14 +164,14 @@ class RefusalTest(parameterized.TestCase):
   )
   def test_is_one_clear_line(self, rounds, losses, message):
     with self.assertRaisesRegex(ValueError, message) as caught:
-      contraction_estimate.estimate(rounds, losses)
+      pilot.estimate_contraction(rounds, losses)
     self.assertNotIn('\n', str(caught.exception))
 
   def test_scatter_alone_is_no_fall(self):
     reasons = []
     for seed in range(40):
       try:
-        contraction_estimate.estimate(ROUNDS, 0.4 + _noise(seed, 0.05))
+        pilot.estimate_contraction(ROUNDS, 0.4 + _noise(seed, 0.05))
       except ValueError as error:
         reasons.append(str(error))
     self.assertGreaterEqual(len(reasons), 39)

@@ -10,7 +10,6 @@ from absl.testing import absltest, parameterized
 
 from tests import mutations
 from tests.planner import pilot_test as planning_pilot_test
-from tvdp_tf.planner import contraction_estimate
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import report as planning_report
 from tvdp_tf.planner import settings as planning_settings
@@ -73,7 +72,7 @@ class PilotFuzzTest(planning_pilot_test.PilotTestCase):
 
     # The measurement, and what follows from it, is the same every time.
     with mock.patch.object(
-      contraction_estimate, 'estimate', lambda *_: whole.estimate
+      planning_pilot, 'estimate_contraction', lambda *_: whole.estimate
     ):
       check()
 

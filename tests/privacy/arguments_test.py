@@ -9,7 +9,7 @@ from tests.privacy import argument_cases
 from tvdp_tf import privacy
 
 # The modules of the ledger have tests of their own.
-_LEDGER = re.compile(r'ledger|_release_id|_chained_file')
+_LEDGER = re.compile(r'ledger|_released|_chained_file')
 
 
 def _rows():

@@ -1,7 +1,7 @@
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import privacy
-from tvdp_tf.privacy import calibration_rules
+from tvdp_tf.privacy import calibration
 
 
 def schedule(rule):
@@ -17,7 +17,7 @@ def schedule(rule):
 
 
 class ScheduleForEveryRoundTest(parameterized.TestCase):
-  @parameterized.parameters(*calibration_rules.ACCOUNTED)
+  @parameterized.parameters(*calibration.ACCOUNTED)
   def test_accountants_calibrate_to_a_client_in_every_round(self, rule):
     epsilon = privacy.delivered_epsilon(
       schedule(rule).noise_multipliers(0.02), 1e-4, rule

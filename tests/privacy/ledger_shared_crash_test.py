@@ -10,12 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.privacy import disk_model
-from tvdp_tf.privacy import (
-  _chained_file,
-  accounting,
-  ledger,
-  ledger_audit,
-)
+from tvdp_tf.privacy import _chained_file, accounting, ledger, ledger_audit
 from tvdp_tf.privacy._chained_file import ChainedFile
 
 

@@ -13,7 +13,6 @@ from tvdp_tf.privacy import (
   accounting,
   calibration,
   gaussian,
-  refinement,
   schedule,
 )
 from tvdp_tf.privacy.ledger import (
@@ -144,7 +143,7 @@ class RefinementTest(FitTest):
     budget = 1 / (sensitivity * z) ** 2
     first = calibration.calibrate(2.0, 1e-5, theta, rounds, sensitivity)
     past = first.stddevs()[:done]
-    stddev = refinement.refine_stddev(theta, past, new_rounds, budget)
+    stddev = calibration.refine_stddev(theta, past, new_rounds, budget)
     later = schedule.GeometricSchedule(theta, new_rounds, stddev).stddevs()
     multipliers = np.concatenate([past, later[done:]]) / sensitivity
     with self.create(ledger_cases.header(target_epsilon=2.0)) as ledger_:

@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 from scipy import sparse
 
 from tvdp_tf import privacy
-from tvdp_tf.privacy import participation_budget
+from tvdp_tf.privacy import calibration
 
 RELEASES = 5
 
@@ -28,7 +28,7 @@ class InitialNoiseTest(parameterized.TestCase):
   @parameterized.parameters(0.5, 0.9, 1.0, 1.1, 2.0)
   def test_each_client_spends_its_budget(self, theta):
     planned = plan()
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       planned, theta, RELEASES, 0.7
     )
     self.assertEqual(initial[0], math.inf)
@@ -39,14 +39,14 @@ class InitialNoiseTest(parameterized.TestCase):
   @parameterized.parameters(*itertools.product((0.9, 1.0, 1.1), (1, 7, 19)))
   def test_what_is_left_is_spent_on_the_rounds_to_come(self, theta, done):
     planned, budget = plan(), 0.7
-    first = participation_budget.initial_noise_multipliers(
+    first = calibration.initial_noise_multipliers(
       planned, theta, RELEASES, budget
     )
     past, future = planned.copy(), planned.copy()
     past[:, done:] = False
     future[:, :done] = False
     spent = spending(past, theta, first)
-    changed = participation_budget.initial_noise_multipliers(
+    changed = calibration.initial_noise_multipliers(
       planned, theta, RELEASES, budget, spent, done
     )
     total = spent + spending(future, theta, changed)
@@ -60,7 +60,7 @@ class InitialNoiseTest(parameterized.TestCase):
   def test_sparse_plans_mean_the_same(self, done):
     planned = plan()
     dense, spread = (
-      participation_budget.initial_noise_multipliers(
+      calibration.initial_noise_multipliers(
         made(planned), 0.9, RELEASES, 0.7, 0.1, done
       )
       for made in (np.array, sparse.csr_array)
@@ -76,14 +76,14 @@ class InitialNoiseTest(parameterized.TestCase):
 
   def test_no_budget_or_no_round_left_means_no_release(self):
     planned = np.array([[True, True], [True, False]])
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       planned, 1.0, 1, 2.0, np.array([2.0, 1.0]), 1
     )
     np.testing.assert_array_equal(initial, [math.inf, math.inf])
 
   def test_unrepresentable_noise_is_refused(self):
     with self.assertRaisesRegex(ValueError, '^theta must leave the noise'):
-      participation_budget.initial_noise_multipliers(
+      calibration.initial_noise_multipliers(
         np.ones((1, 3000), bool), 0.5, 1, 1.0
       )
 
@@ -102,20 +102,20 @@ class InitialNoiseTest(parameterized.TestCase):
       name: value,
     }
     with self.assertRaisesRegex(ValueError, f'^{message}'):
-      participation_budget.initial_noise_multipliers(**arguments)
+      calibration.initial_noise_multipliers(**arguments)
 
 
 class EquivalentNoiseTest(parameterized.TestCase):
   @parameterized.parameters('exact', 'rdp', 'pld')
   def test_one_release_delivers_the_target(self, accountant):
-    z = participation_budget.equivalent_noise_multiplier(2.0, 1e-5, accountant)
+    z = calibration.equivalent_noise_multiplier(2.0, 1e-5, accountant)
     delivered = privacy.delivered_epsilon([z], 1e-5, accountant)
     self.assertBetween(delivered, 1.98, 2.0)
 
   def test_plan_delivers_the_target(self):
-    budget = participation_budget.equivalent_noise_multiplier(2.0, 1e-5) ** -2
+    budget = calibration.equivalent_noise_multiplier(2.0, 1e-5) ** -2
     planned = plan()
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       planned, 0.9, RELEASES, budget
     )
     series = 0.9 ** (np.arange(planned.shape[1]) / 2)

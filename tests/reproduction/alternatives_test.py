@@ -6,8 +6,8 @@ from absl.testing import absltest, parameterized
 
 from reproduction import alternatives
 from tests.mechanisms import plan_cases
-from tvdp_tf.planner import correlated
-from tvdp_tf.privacy import participation_budget
+from tvdp_tf.planner import best_schedule
+from tvdp_tf.privacy import calibration
 
 
 def _build(mechanism, **changes) -> alternatives.Aggregated:
@@ -26,7 +26,7 @@ def _build(mechanism, **changes) -> alternatives.Aggregated:
 
 class QueryTest(absltest.TestCase):
   def test_noise_is_correlated_over_the_rounds_as_the_matrix_says(self):
-    matrix = correlated.banded_root(5, 3).noise
+    matrix = best_schedule.banded_root(5, 3).noise
     query = alternatives.FactorizedSumQuery(1.0, 2.0, matrix, seed=1)
     state = query.initial_global_state()
     rows = []
@@ -53,9 +53,7 @@ class QueryTest(absltest.TestCase):
 class CalibrationTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.z_eff = participation_budget.equivalent_noise_multiplier(
-      3.0, 1e-3, 'exact'
-    )
+    self.z_eff = calibration.equivalent_noise_multiplier(3.0, 1e-3, 'exact')
 
   @parameterized.parameters(
     # All nodes of a user in every round, or in one of 16.

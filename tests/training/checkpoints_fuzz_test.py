@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests import mutations
 from tests.training import checkpoints_test
+from tvdp_tf.output import files
 from tvdp_tf.training import checkpoints
 
 
@@ -84,7 +85,7 @@ class NamesTest(checkpoints_test.CheckpointsTestCase):
     shutil.rmtree(self.folder)
     self.folder.touch()
     for write in ('open', 'save'):
-      with self.assertRaises(checkpoints.disk_errors.NotWrittenError) as caught:
+      with self.assertRaises(files.NotWrittenError) as caught:
         if write == 'open':
           self.open()
         else:

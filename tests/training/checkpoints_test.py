@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.output import disk_errors
+from tvdp_tf.output import files
 from tvdp_tf.training import checkpoints
 
 
@@ -149,7 +149,7 @@ class CheckpointsTest(CheckpointsTestCase):
       with (
         mock.patch.object(os, 'fsync', side_effect=error),
         self.assertRaisesRegex(
-          disk_errors.NotWrittenError,
+          files.NotWrittenError,
           f'checkpoints cannot be written: {reason}; nothing is lost, ',
         ),
       ):

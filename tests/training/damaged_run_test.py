@@ -16,7 +16,7 @@ from tests.training import resume_cases
 from tools import run_outcome
 from tvdp_tf import errors
 from tvdp_tf.privacy import ledger, ledger_audit
-from tvdp_tf.training import export, run_folder, tensor_files
+from tvdp_tf.training import checkpoints, export, run_folder
 from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import train as training
 
@@ -185,7 +185,7 @@ class DamagedTest(resume_cases.FolderTestCase):
 
   @parameterized.parameters(
     (ledger.PrivacyLedger, 'record', ledger.LedgerError('x: no space')),
-    (tensor_files.TensorFilesManager, 'save', _ENOSPC),
+    (checkpoints.TensorFilesManager, 'save', _ENOSPC),
     (round_metrics.files, 'write_text', _ENOSPC),
     (tf.summary.experimental, 'write_raw_pb', _TF_ENOSPC),
     (export, 'save_model', _TF_ENOSPC),

@@ -16,13 +16,7 @@ from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
 from tvdp_tf import errors
-from tvdp_tf.training import (
-  event_loop,
-  fit,
-  recorder,
-  run_folder,
-  shared_ledger,
-)
+from tvdp_tf.training import fit, recorder, run_folder, shared_ledger
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
@@ -202,7 +196,7 @@ class RunningLoopTest(FitTestCase):
 
   def test_results_and_errors_come_through(self):
     async def cell(function):
-      return event_loop.call(function)
+      return training.with_event_loop(function)
 
     def fails(run_coroutine):
       run_coroutine(asyncio.sleep(0))
@@ -211,7 +205,7 @@ class RunningLoopTest(FitTestCase):
     def ident(_):
       return threading.get_ident()
 
-    self.assertEqual(event_loop.call(ident), threading.get_ident())
+    self.assertEqual(training.with_event_loop(ident), threading.get_ident())
     self.assertNotEqual(asyncio.run(cell(ident)), threading.get_ident())
     with self.assertRaisesRegex(ValueError, 'mine'):
       asyncio.run(cell(fails))
@@ -234,7 +228,7 @@ class RunningLoopTest(FitTestCase):
     loop = asyncio.new_event_loop()
 
     async def cell():
-      event_loop.call(function)
+      training.with_event_loop(function)
 
     started = time.monotonic()
     with self.assertRaises(KeyboardInterrupt):

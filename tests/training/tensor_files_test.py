@@ -12,14 +12,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.training import tensor_files
+from tvdp_tf.training import checkpoints
 
 
 class TensorFilesTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path, 'states')
-    self.manager = tensor_files.TensorFilesManager(self.folder, keep_total=2)
+    self.manager = checkpoints.TensorFilesManager(self.folder, keep_total=2)
 
   def save(self, state, version):
     asyncio.run(self.manager.save(state, version))

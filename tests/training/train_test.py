@@ -16,14 +16,8 @@ from absl.testing import absltest, parameterized
 from tests.training import resume_cases
 from tvdp_tf import errors, privacy, runtimes
 from tvdp_tf.output import plots
-from tvdp_tf.privacy import participation_budget
-from tvdp_tf.training import (
-  export,
-  federation,
-  run_folder,
-  settings,
-  sweep,
-)
+from tvdp_tf.privacy import calibration
+from tvdp_tf.training import export, federation, run_folder, settings, sweep
 from tvdp_tf.training import train as training
 
 # Before it is replaced.
@@ -122,11 +116,11 @@ class TrainTest(resume_cases.FolderTestCase):
 
   def test_stops_when_no_client_has_budget_left(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
-    initial = participation_budget.initial_noise_multipliers
+    initial = calibration.initial_noise_multipliers
     with (
       # Half the variance: everyone can afford two of five rounds.
       mock.patch.object(
-        participation_budget,
+        calibration,
         'initial_noise_multipliers',
         lambda *args, **kwargs: initial(*args, **kwargs) / 2**0.5,
       ),

@@ -24,15 +24,81 @@ from typing import Any
 
 import numpy as np
 
-from tvdp_tf import _json, errors
-from tvdp_tf.attacks import (
-  audit_settings,
-  claims,
-  client_pairs,
-  lower_bound,
-  releases,
-)
+from tvdp_tf import _json, errors, mechanisms, privacy
+from tvdp_tf.attacks import audit_settings, lower_bound, releases
 from tvdp_tf.learning import noise
+from tvdp_tf.privacy import noise_distance
+from tvdp_tf.training import population
+from tvdp_tf.training import settings as settings_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Delivered:
+  """An epsilon that is stated of the calibrated noise.
+
+  Attributes:
+    epsilon: By the exact accountant.
+    sensitivity: What it stands on.
+  """
+
+  epsilon: float
+  sensitivity: privacy.SensitivityRule
+
+
+def build_mechanism(
+  settings: audit_settings.AuditSettings,
+) -> Any:
+  """The mechanism, calibrated for a client that takes part in every round.
+
+  Returns:
+    A `GraphMechanism`.
+
+  Raises:
+    ValueError: If no noise meets the target.
+  """
+  training = settings_lib.TrainingSettings(
+    users=1,
+    users_per_round=1,
+    noise=noise_distance.CONTINUOUS,
+    **{name: getattr(settings, name) for name in audit_settings.OF_TRAINING},
+  )
+  with mechanisms.named_after_a_setting(settings):
+    # One client; with no value to draw, so that the noise is taken for exact.
+    alone = population.Population(
+      population.draw(training, 0), np.array([settings.num_examples]), 0
+    )
+    return mechanisms.build(training, alone).mechanism
+
+
+def delivered_epsilons(
+  settings: audit_settings.AuditSettings, mechanism: mechanisms.GraphMechanism
+) -> tuple[Delivered, ...]:
+  """What the calibrated noise delivers, by every rule of sensitivity.
+
+  Args:
+    settings: What is audited.
+    mechanism: Its mechanism.
+
+  Returns:
+    By the rules of `GraphMechanism.client_multipliers`.
+
+  Raises:
+    ValueError: If a noise multiplier is not representable.
+  """
+  kind = mechanisms.MECHANISMS[settings.mechanism]
+  releases = kind.releases_in_a_round(settings)
+  with mechanisms.named_after_a_setting(settings):
+    noise = mechanism.client_multipliers(settings.num_examples)
+  return tuple(
+    Delivered(
+      privacy.delivered_epsilon(
+        np.repeat(z, releases), settings.delta, 'exact'
+      ),
+      rule,
+    )
+    for rule, z in noise
+  )
+
 
 # Trials that are run at once.
 _CHUNK = 1000
@@ -56,7 +122,7 @@ class AuditResult:
   settings: audit_settings.AuditSettings
   seed: int
   pair_description: str
-  delivered: tuple[claims.Delivered, ...]
+  delivered: tuple[Delivered, ...]
   bound: lower_bound.LowerBound
   gaussian_bound: lower_bound.LowerBound
   scores: np.ndarray
@@ -166,9 +232,9 @@ def audit(settings: audit_settings.AuditSettings) -> AuditResult:
     ValueError: If no noise meets the target.
     TrainingFailedError: If training diverges.
   """
-  mechanism = claims.build_mechanism(settings)
-  delivered = claims.delivered_epsilons(settings, mechanism)
-  pair = client_pairs.CLIENTS[settings.client](settings.num_examples)
+  mechanism = build_mechanism(settings)
+  delivered = delivered_epsilons(settings, mechanism)
+  pair = releases.CLIENTS[settings.client](settings.num_examples)
   client = releases.build(
     pair, mechanism, settings.local_steps, settings.learning_rate
   )

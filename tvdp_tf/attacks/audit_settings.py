@@ -40,7 +40,7 @@ class AuditSettings:
   Attributes:
     mechanism: Name of a mechanism whose clients add noise by themselves
       (`GraphMechanism.CLIENT_RELEASES`).
-    client: Whose releases: one of `CLIENTS`, see `client_pairs`.
+    client: Whose releases: one of `CLIENTS`, see `releases`.
     examples: n = |D_k|, at least 2; None for the client's default.
     epsilon: The claim: the target that the noise is calibrated to.
     delta: As above.

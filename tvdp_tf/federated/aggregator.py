@@ -24,10 +24,10 @@ from scipy import stats
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import (
-  bounded_value,
   checked_mean,
   nesting,
   schedule_state,
+  usable_sums,
 )
 from tvdp_tf.learning import noise
 
@@ -170,7 +170,7 @@ def _create(
     else:
       noise_key = noise.system_noise_key()
     upload = noise.perturb(
-      bounded_value.bounded(tf.nest.flatten(value), settings.l2_norm_clip),
+      usable_sums.bounded(tf.nest.flatten(value), settings.l2_norm_clip),
       noise_stddev,
       noise_key,
       distribution=settings.distribution,

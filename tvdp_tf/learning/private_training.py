@@ -12,12 +12,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import (
-  clipping,
-  discrete_gaussian,
-  local_training,
-  noise,
-)
+from tvdp_tf.learning import clipping, discrete_gaussian, local_training, noise
 from tvdp_tf.privacy import sensitivity
 
 # Most values of discrete noise that are drawn at once, of a few times 8 bytes

@@ -9,7 +9,7 @@ With D_m the clients' mean update in round m = 1..M, noise included,
 
 The clients are sent w_m; what is evaluated and exported is a_m. All of it is
 post-processing of what the clients have released, and costs no privacy. In
-TFF: `tvdp_tf.federated.server_optimizer`.
+TFF: `tvdp_tf.federated.learning_process`.
 """
 
 import dataclasses

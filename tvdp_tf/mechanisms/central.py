@@ -8,12 +8,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import (
-  ledger,
-  noise_distance,
-  participation_budget,
-  sensitivity,
-)
+from tvdp_tf.privacy import calibration, ledger, noise_distance, sensitivity
 
 _POISSON = 'poisson'
 _EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
@@ -149,7 +144,7 @@ class Central(contract.Mechanism):
         sampling=_POISSON,
         sampling_rate=settings.sampling_rate,
       )
-    z_eff = participation_budget.equivalent_noise_multiplier(
+    z_eff = calibration.equivalent_noise_multiplier(
       settings.epsilon, self.delta, settings.calibration
     )
     self._budget = z_eff**-2.0
@@ -159,7 +154,7 @@ class Central(contract.Mechanism):
     self, rounds: int, spent: float | np.ndarray = 0.0, completed: int = 0
   ) -> privacy.NoiseSchedule:
     settings = self.settings
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       self.planned(rounds),
       settings.noise_shape,
       1,

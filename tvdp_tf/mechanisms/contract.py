@@ -18,12 +18,7 @@ from scipy import sparse
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import features, participation, views
 from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
-from tvdp_tf.privacy import (
-  calibration_rules,
-  ledger,
-  noise_distance,
-  sensitivity,
-)
+from tvdp_tf.privacy import calibration, ledger, noise_distance, sensitivity
 from tvdp_tf.privacy import spending as spending_lib
 
 # The views of the statements.
@@ -119,7 +114,7 @@ class Mechanism(abc.ABC):
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
     """The rules that may set the noise, the default first; empty for none."""
     del participation_name
-    return calibration_rules.ACCOUNTED
+    return calibration.ACCOUNTED
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:

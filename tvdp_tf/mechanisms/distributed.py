@@ -16,7 +16,7 @@ import numpy as np
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import noise_distance, participation_budget, sensitivity
+from tvdp_tf.privacy import calibration, noise_distance, sensitivity
 
 _VIEW = 'server that sees sums alone, worst client'
 _MEDIAN = 'server that sees sums alone, median client'
@@ -75,7 +75,7 @@ class DistributedMechanism(contract.GraphMechanism):
     return _rule(self.unit, self.l2_norm_clip, self.adjacency)
 
   def parts(self, build: Any) -> Any:
-    """Secure sums are left to the platform (`federated.secure_sums`)."""
+    """Secure sums are left to the platform (`federated.distributed_noise`)."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       client_work,
       distributed_noise,
@@ -141,10 +141,10 @@ class _Distributed(contract.Mechanism):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._missing = settings.dropouts + settings.colluders
-    z_eff = participation_budget.equivalent_noise_multiplier(
+    z_eff = calibration.equivalent_noise_multiplier(
       settings.epsilon, self.delta, settings.calibration
     )
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       self.planned(), settings.noise_shape, 1, z_eff**-2.0
     )
     schedule = settings.noise_shape.schedule(

@@ -11,11 +11,7 @@ import numpy as np
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import (
-  noise_distance,
-  participation_budget,
-  sensitivity,
-)
+from tvdp_tf.privacy import calibration, noise_distance, sensitivity
 
 _ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
 
@@ -148,11 +144,11 @@ class Gradient(contract.Mechanism):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
-    z_eff = participation_budget.equivalent_noise_multiplier(
+    z_eff = calibration.equivalent_noise_multiplier(
       settings.epsilon, self.delta, settings.calibration
     )
     self._budget = z_eff**-2.0
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       self.planned(),
       settings.noise_shape,
       settings.local_steps,
@@ -235,7 +231,7 @@ class Gradient(contract.Mechanism):
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
-    initial = participation_budget.initial_noise_multipliers(
+    initial = calibration.initial_noise_multipliers(
       self.planned(new_rounds),
       self.settings.noise_shape,
       self.settings.local_steps,

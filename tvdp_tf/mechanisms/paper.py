@@ -8,7 +8,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import calibration_rules, ledger, sensitivity, spending
+from tvdp_tf.privacy import calibration, ledger, sensitivity, spending
 
 _ALWAYS = 'server, a client that takes part in every round'
 _BEFORE = 'server, a client before the cohorts are drawn'
@@ -88,7 +88,7 @@ class Paper(contract.Mechanism):
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
     """Any accountant's, and the paper's own two."""
     del participation_name
-    return calibration_rules.CALIBRATIONS
+    return calibration.CALIBRATIONS
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Paper(contract.Mechanism):
   @classmethod
   def check(cls, settings: Any) -> None:
     """Theorem 1 and its kin know geometric schedules alone."""
-    allowed = calibration_rules.ACCOUNTED
+    allowed = calibration.ACCOUNTED
     if settings.schedule and settings.calibration not in allowed:
       raise ValueError(
         f'calibration must be one of {", ".join(allowed)} with a schedule, got'

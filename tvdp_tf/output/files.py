@@ -2,6 +2,9 @@
 
 What is new is written beside its place, flushed to the disk and renamed. So a
 reader, and who comes after a crash, finds the old one or the new one.
+
+A folder that is there and empty is filled: it may be a mounted disk, or have an
+owner and permissions of its own. What cannot be written is one clear line.
 """
 
 import contextlib
@@ -10,9 +13,13 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from tvdp_tf import errors
 
 
 @contextlib.contextmanager
@@ -128,3 +135,132 @@ def read_csv(path: pathlib.Path) -> list[Mapping[str, str]]:
   """
   with open(path, newline='', encoding='utf-8') as file:
     return list(csv.DictReader(file))
+
+
+def check_folder(path: pathlib.Path) -> None:
+  """Checks that the folder can be created.
+
+  Args:
+    path: The folder.
+
+  Raises:
+    ValueError: If there is anything but an empty folder at `path`, or none can
+      be made there.
+  """
+  above = path.absolute()
+  if os.path.lexists(path):
+    if path.is_symlink() or not path.is_dir() or _entries(path):
+      raise ValueError(
+        f'output_dir must not exist yet, or be empty, got {str(path)!r}'
+      )
+  else:
+    while not os.path.lexists(above):
+      above = above.parent
+  if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+    raise ValueError(f'output_dir must be writable, got {str(path)!r}')
+
+
+def _entries(path: pathlib.Path) -> list[str]:
+  """What is in a folder, but for what a killed creation of it has left."""
+  try:
+    names = os.listdir(path)
+  except OSError as error:
+    raise ValueError(
+      f'output_dir must be readable, got {str(path)!r}: {error.strerror}'
+    ) from error
+  return [name for name in names if not _is_abandoned(path, name)]
+
+
+@contextlib.contextmanager
+def create_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Creates the folder: it is written beside its place and renamed.
+
+  An empty folder is written to in a folder in it, whose entries are moved at
+  the end. What a creation of the same folder left that was killed is removed.
+
+  Args:
+    path: The folder, see `check_folder`.
+
+  Yields:
+    Where to write what shall be in it.
+
+  Raises:
+    ValueError: If the folder is not empty or cannot be written.
+  """
+  check_folder(path)
+  path = path.absolute()
+  try:
+    if path.is_dir():
+      with _filled(path) as temporary:
+        yield temporary
+      return
+    _remove_abandoned(path, path.parent)
+    with replaced(path) as temporary:
+      temporary.mkdir(parents=True)
+      yield temporary
+  except OSError as error:
+    raise ValueError(
+      f'output_dir must be writable, got {str(path)!r}: {error.strerror}'
+    ) from error
+
+
+@contextlib.contextmanager
+def _filled(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  _remove_abandoned(path, path)
+  temporary = path / f'.{path.name}.{os.getpid()}'
+  temporary.mkdir()
+  try:
+    yield temporary
+    # Of two processes that fill it at once, one sees the other's.
+    if os.listdir(path) != [temporary.name]:
+      raise ValueError(
+        f'output_dir must be of this process alone, got {str(path)!r}'
+      )
+    for entry in temporary.iterdir():
+      entry.rename(path / entry.name)
+    sync(path)
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_abandoned(path: pathlib.Path, name: str) -> bool:
+  """Whether it is `.<name>.<process>` of a process that is gone."""
+  match = re.fullmatch(rf'\.{re.escape(path.name)}\.([1-9][0-9]*)', name)
+  return match is not None and not pathlib.Path('/proc', match[1]).exists()
+
+
+def _remove_abandoned(path: pathlib.Path, where: pathlib.Path) -> None:
+  """Removes what killed creations of `path` have left in a folder."""
+  if not where.is_dir():
+    return
+  for entry in where.iterdir():
+    if _is_abandoned(path, entry.name):
+      shutil.rmtree(entry, ignore_errors=True)
+
+
+class NotWrittenError(errors.TvdpError):
+  """A file cannot be written; what was there before still is."""
+
+
+@contextlib.contextmanager
+def errors_in_one_line(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Turns the errors of a block that only writes to `path` into one line.
+
+  Raises:
+    NotWrittenError: If the block could not write.
+  """
+  try:
+    yield
+  except Exception as error:
+    tensorflow = sys.modules.get('tensorflow')  # Not loaded for its errors.
+    if isinstance(error, OSError):
+      reason = error.strerror or str(error)
+    elif tensorflow and isinstance(error, tensorflow.errors.OpError):
+      # What TensorFlow says is: path of a temporary file; reason [operation].
+      reason = error.message.rpartition('; ')[2].partition(' [Op:')[0]
+    else:
+      raise
+    raise NotWrittenError(
+      f'{os.fspath(path)} cannot be written: {reason}; nothing is lost, '
+      '--resume goes on from there'
+    ) from error

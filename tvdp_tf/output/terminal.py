@@ -1,7 +1,7 @@
-"""How reports are laid out for a terminal of 80 characters."""
+"""How reports are laid out for a terminal of 80 characters, and in Markdown."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tvdp_tf.privacy import statement as statement_lib
 
@@ -48,3 +48,9 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 def epsilon(value: float | None) -> str:
   """An epsilon, rounded up; '-' for None."""
   return '-' if value is None else statement_lib.format_epsilon(value)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """A table; every row has as many cells as the header."""
+  lines = [header, ['---'] * len(header), *rows]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)

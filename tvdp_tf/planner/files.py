@@ -11,8 +11,7 @@ import pathlib
 
 import numpy as np
 
-from tvdp_tf.output import folder as output_folder
-from tvdp_tf.output import plots
+from tvdp_tf.output import files, plots
 from tvdp_tf.output import report as output_report
 from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.planner import bound as planning_bound
@@ -43,7 +42,7 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
   Raises:
     ValueError: If the folder exists or cannot be written.
   """
-  with output_folder.create(path) as folder:
+  with files.create_folder(path) as folder:
     _write_json(report, folder / JSON)
     _write_csv(report, folder / CSV)
     _draw(report, folder / PICTURE)

@@ -12,11 +12,11 @@ from typing import Any
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.learning import datasets, participation
-from tvdp_tf.planner import best_schedule, correlated, simulation
+from tvdp_tf.planner import best_schedule, simulation
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import settings as planning_settings
-from tvdp_tf.privacy import calibration_rules, participation_budget
+from tvdp_tf.privacy import calibration as calibration_lib
 from tvdp_tf.training import population as population_lib
 from tvdp_tf.training import settings as training_settings
 
@@ -62,8 +62,9 @@ class PlanReport:
     plans: What each theta costs, in ascending order of theta.
     advice: What other schedules would leave of the noise; None where there is
       no schedule to choose.
-    correlated: What other noise would leave, correlated noise included, by
-      `correlated.compare`; empty unless one server adds the noise.
+    correlated: What other noise would leave, correlated noise included
+      (`best_schedule.compare_correlated`); empty unless one server adds the
+      noise.
     pilot: What A and Theta were measured from; None if they were not.
     alternatives: The best plans if A were at either end of its interval; empty
       without a pilot.
@@ -235,7 +236,7 @@ def calibrated_noise(
     return (_noise_of(chosen, None, ''),)
   found = []
   for calibration in allowed:
-    sound, note = calibration_rules.soundness(
+    sound, note = calibration_lib.soundness(
       calibration,
       epsilon=settings.epsilon,
       delta=settings.delta,
@@ -374,10 +375,10 @@ def _correlated(
   cohorts = participation.BalancedParticipation(
     settings.users, settings.users_per_round, 0
   )
-  z_eff = participation_budget.equivalent_noise_multiplier(
+  z_eff = calibration_lib.equivalent_noise_multiplier(
     settings.epsilon, mechanism.delta
   )
-  return correlated.compare(
+  return best_schedule.compare_correlated(
     best_schedule.impulse_response(
       settings.server_optimizer, settings.contraction, settings.rounds
     ),

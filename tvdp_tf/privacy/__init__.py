@@ -11,17 +11,24 @@ from tvdp_tf.privacy.accounting import (
   is_sound,
 )
 from tvdp_tf.privacy.budget import Budget
-from tvdp_tf.privacy.calibration import calibrate
-from tvdp_tf.privacy.calibration_rules import schedule_for_every_round
+from tvdp_tf.privacy.calibration import (
+  calibrate,
+  new_maximum_rounds,
+  refine_stddev,
+  schedule_for_every_round,
+)
 from tvdp_tf.privacy.claims import CheckedClaim, check_claim
 from tvdp_tf.privacy.convergence import (
   BoundTerms,
   ConvergenceSetting,
+  contraction,
   convergence_bound,
   convergence_terms,
+  descent_coefficient,
+  divergence_gap,
+  divergence_gap_derivative,
+  sound_bound,
 )
-from tvdp_tf.privacy.descent import contraction, descent_coefficient
-from tvdp_tf.privacy.drift import divergence_gap, divergence_gap_derivative
 from tvdp_tf.privacy.gaussian import (
   gaussian_delta,
   gaussian_epsilon,
@@ -40,6 +47,14 @@ from tvdp_tf.privacy.ledger import (
 )
 from tvdp_tf.privacy.ledger_audit import LedgerAudit
 from tvdp_tf.privacy.ledger_audit import audit as audit_ledger
+from tvdp_tf.privacy.optima import (
+  OptimalPlan,
+  OptimalRounds,
+  bound_derivative,
+  optimal_plan,
+  optimal_rounds,
+  optimal_theta,
+)
 from tvdp_tf.privacy.paper import (
   moment_bound_delta,
   moment_bound_epsilon,
@@ -48,15 +63,6 @@ from tvdp_tf.privacy.paper import (
   theorem2_stddev,
   tight_moment_stddev,
 )
-from tvdp_tf.privacy.planning import (
-  OptimalPlan,
-  OptimalRounds,
-  bound_derivative,
-  optimal_plan,
-  optimal_rounds,
-  optimal_theta,
-)
-from tvdp_tf.privacy.refinement import new_maximum_rounds, refine_stddev
 from tvdp_tf.privacy.schedule import (
   GeometricSchedule,
   GeometricShape,
@@ -79,7 +85,6 @@ from tvdp_tf.privacy.sensitivity import (
   projection_rule,
   update_rule,
 )
-from tvdp_tf.privacy.sound_bound import sound_bound
 from tvdp_tf.privacy.statement import PrivacyStatement
 
 __all__ = [

@@ -17,11 +17,7 @@ import numpy as np
 from tvdp_tf.privacy import _chained_file, _released
 from tvdp_tf.privacy import _ledger_format as format_lib
 from tvdp_tf.privacy import spending as spending_lib
-from tvdp_tf.privacy._ledger_format import (
-  LedgerHeader,
-  LedgerRecord,
-  LedgerRun,
-)
+from tvdp_tf.privacy._ledger_format import LedgerHeader, LedgerRecord, LedgerRun
 
 
 class NoiseReuseError(_chained_file.LedgerError):

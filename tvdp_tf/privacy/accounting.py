@@ -28,14 +28,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import (
-  _mixture,
-  _pld,
-  _rdp,
-  _rounding,
-  gaussian,
-  paper,
-)
+from tvdp_tf.privacy import _log_space, _pld, _rdp, gaussian, paper
 
 ACCOUNTANTS = ('exact', 'rdp', 'pld', 'moments')
 SAMPLINGS = ('none', 'poisson', 'visible')
@@ -117,11 +110,11 @@ def equivalent_mu(noise_multipliers: np.ndarray) -> float:
   total = math.fsum(ratios * ratios)
   if 1 / smallest == math.inf:
     return math.inf
-  return _rounding.round_up(math.sqrt(total) / smallest)
+  return _log_space.round_up(math.sqrt(total) / smallest)
 
 
 def _square(mu: float) -> float:
-  return math.inf if mu > 1e154 else _rounding.round_up(mu * mu)
+  return math.inf if mu > 1e154 else _log_space.round_up(mu * mu)
 
 
 def _unsampled(multipliers: np.ndarray, delta: float, accountant: str) -> float:
@@ -145,7 +138,7 @@ def _exact_sampled(
       "accountant must be rdp or pld with sampling 'visible' and unequal noise"
       f" multipliers, got 'exact' with {len(values)} different ones"
     )
-  return _mixture.visible_epsilon(float(values[0]), int(counts[0]), q, delta)
+  return gaussian.visible_epsilon(float(values[0]), int(counts[0]), q, delta)
 
 
 def delivered_epsilon(
@@ -196,7 +189,7 @@ def delivered_epsilon(
     return 0.0
   if accountant == 'moments':
     moment = q * _square(equivalent_mu(multipliers))
-    return _rounding.round_up(paper.moment_bound_epsilon(moment, delta))
+    return _log_space.round_up(paper.moment_bound_epsilon(moment, delta))
   if accountant != 'exact':
     if multipliers[0] < _rdp.SMALLEST_MULTIPLIER:
       return math.inf

@@ -1,24 +1,61 @@
-"""Noise for a target: the schedule that delivers epsilon, and no more.
+r"""Noise for a target: the schedule that delivers epsilon, and no more.
 
 Replaces the paper's Theorem 1 (eq_DP noise), whose printed noise delivers more
 than the epsilon that it is computed from. Without sampling the answer is a
 closed form: sigma = Ds * z * sqrt(R(theta, M)) with z the exact noise
 multiplier of one Gaussian release, whatever theta is. Otherwise the scale of
 the whole series is searched for, on the very schedule that is returned.
+
+The rules of `--calibration`, by their names:
+
+  printed  Theorem 1 as printed, unsound (`paper.theorem1_stddev`)
+  tight    the paper's moment bound, solved exactly
+           (`paper.tight_moment_stddev`)
+  exact, rdp, pld   an accountant, without sampling (`calibrate`)
+
+**Participations.** A client that takes part in the rounds P_k, with t releases
+in each, spends
+
+  sum_{m in P_k} t / z_{k,m}^2,  z_{k,m}^2 = (v_m / v_1) z_{k,1}^2
+
+of the budget B = 1/z_eff^2, z_eff the noise multiplier of the one Gaussian
+release that delivers (epsilon, delta). So each client can have the z_{k,1} that
+spends its budget exactly, and after any change of plan the one that spends what
+is left (as in a refinement):
+
+  z_{k,1}^2 = sum_{m in P_k, m > done} t (v_1 / v_m) / (B - spent_k)
+
+No amplification is claimed: who takes part when is taken as known to all.
+
+**Refinement** changes the number of rounds under way, within the same budget.
+The paper's Section "Online Adjustment of DP Perturbation Noise Amplitude" and
+Theorem 2 (eq_DP noise re). Its proof charges the rounds already released at the
+new noise although they used the old one, and for theta < 1 bounds the rest by
+too little. The exact rule spends what is left of the budget, no more, no less:
+
+  sigma'^2 = sum_{n=m+1..M'} theta^(1-n) / (B - sum_{n<=m} 1/sigma_n^2)
+
+with B the sum of 1/variance allowed in total. It uses the noise that past
+rounds really had, holds for every theta > 0, any number of refinements, and M'
+above or below M. The number of rounds may depend on past outputs: a hard cap on
+the sum of 1/variance is a valid privacy filter for Gaussian releases, so the
+adaptive run has the guarantee of the planned one. What triggers it must not
+look at protected data again: a public test set, or released models.
 """
 
+import fractions
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import (
-  _rounding,
-  accounting,
-  gaussian,
-)
+from tvdp_tf.privacy import _log_space, accounting, gaussian, paper, schedule
 from tvdp_tf.privacy import schedule as schedule_lib
+from tvdp_tf.privacy import statement as statement_lib
 
 # What is delivered lies in [_LOWEST, 1] times the target; the search stops
 # early in [_ENOUGH, 1].
@@ -39,7 +76,7 @@ class _Search:
     self._account = account
 
   def schedule(self, log_multiplier: float) -> schedule_lib.NoiseSchedule:
-    stddev = _rounding.representable(
+    stddev = _log_space.representable(
       'the noise standard deviation of round 1',
       log_multiplier + math.log(self._sensitivity),
     )
@@ -236,3 +273,265 @@ def calibrate(
     )
     start = math.log(cheap.initial_stddev) - math.log(sensitivity)
   return search.schedule(search.solve(start))
+
+
+# For a mechanism with a guarantee: noise is not calibrated to a claim.
+ACCOUNTED = ('exact', 'rdp', 'pld')
+CALIBRATIONS = ('printed', 'tight', *ACCOUNTED)
+
+_ACCOUNTANTS = {
+  'exact': 'exact Gaussian curve',
+  'rdp': 'Renyi accountant',
+  'pld': 'privacy loss distribution',
+}
+
+
+def soundness(
+  calibration: str, *, epsilon: float, delta: float, sampling_rate: float
+) -> tuple[bool, str]:
+  """Whether an epsilon may rest on a rule, and why, in a few words.
+
+  Args:
+    calibration: One of `CALIBRATIONS`.
+    epsilon: The target, > 0.
+    delta: In (0, 1).
+    sampling_rate: q in (0, 1].
+
+  Raises:
+    ValueError: If there is no such rule.
+  """
+  _validate.one_of('calibration', calibration, CALIBRATIONS)
+  if calibration == 'printed':
+    own = paper.moment_bound_epsilon(
+      epsilon * epsilon / (2 * -math.log(delta)), delta
+    )
+    text = statement_lib.format_epsilon(own)
+    return False, f'Theorem 1; its own moment bound gives epsilon {text}'
+  if calibration == 'tight':
+    if sampling_rate == 1:
+      return True, 'moment bound, which holds for q = 1'
+    return False, 'moment bound linear in q, which is false for q < 1'
+  return True, _ACCOUNTANTS[calibration]
+
+
+def schedule_for_every_round(
+  calibration: str,
+  *,
+  epsilon: float,
+  delta: float,
+  theta: float | schedule_lib.NoiseShape,
+  rounds: int,
+  sampling_rate: float,
+  sensitivity: float,
+) -> schedule_lib.NoiseSchedule:
+  """The noise that a rule sets for one release of a client in a round.
+
+  Args:
+    calibration: One of `CALIBRATIONS`.
+    epsilon: The target, > 0.
+    delta: In (0, 1).
+    theta: Ratio of the variances of successive rounds, > 0; or another shape
+      of the noise, for the accountants: the paper's formulas are for a theta.
+    rounds: M. The accountants calibrate to a client that releases in every one
+      of them: no credit for rounds missed.
+    sampling_rate: q in (0, 1], by which the paper's two formulas take off.
+    sensitivity: L2 sensitivity of one release, > 0.
+
+  Returns:
+    The schedule, in the unit of `sensitivity`.
+
+  Raises:
+    ValueError: If an argument is out of range, or no noise meets the target.
+  """
+  _validate.one_of('calibration', calibration, CALIBRATIONS)
+  _validate.rate('sampling_rate', sampling_rate)
+  if calibration in ACCOUNTED:
+    return calibrate(
+      epsilon, delta, theta, rounds, sensitivity, accountant=calibration
+    )
+  if isinstance(theta, schedule_lib.NoiseShape):
+    if not isinstance(theta, schedule_lib.GeometricShape):
+      raise ValueError(
+        f'calibration must be one of {", ".join(ACCOUNTED)} with a schedule'
+        f' that is not geometric, got {calibration!r}'
+      )
+    theta = theta.theta
+  formula = paper.tight_moment_stddev
+  if calibration == 'printed':
+    formula = paper.theorem1_stddev
+  stddev = formula(theta, rounds, epsilon, delta, sampling_rate, sensitivity)
+  return schedule_lib.GeometricSchedule(theta, rounds, stddev)
+
+
+# A sum of terms, however it is rounded, must not exceed the budget.
+_MARGIN = 1e-10
+
+
+# Of one target, for every plan that is compared.
+@functools.lru_cache(maxsize=256, typed=True)
+def equivalent_noise_multiplier(
+  epsilon: float, delta: float, accountant: str = 'exact'
+) -> float:
+  """z_eff of the one unsampled Gaussian release that delivers the target.
+
+  Args:
+    epsilon: Target, > 0.
+    delta: In (0, 1).
+    accountant: As of `accounting.delivered_epsilon`.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  return calibrate(epsilon, delta, 1.0, 1, accountant=accountant).initial_stddev
+
+
+def initial_noise_multipliers(
+  planned: np.ndarray | sparse.csr_array,
+  theta: float | schedule.NoiseShape,
+  releases_per_round: int,
+  budget: float,
+  spent: np.ndarray | float = 0.0,
+  completed: int = 0,
+) -> np.ndarray:
+  """z_{k,1} of every client.
+
+  Args:
+    planned: bool [clients, rounds], who is to take part in which round; sparse
+      where there are many.
+    theta: Ratio of the noise variances of successive rounds, > 0; or another
+      shape of the noise.
+    releases_per_round: t >= 1, releases of a client in a round.
+    budget: B > 0: 1 / `equivalent_noise_multiplier`^2.
+    spent: What each client has spent of it already, [clients].
+    completed: The rounds 1..completed are over.
+
+  Returns:
+    float64 [clients]; inf for a client without a round to come or a budget
+    left: it must not take part.
+
+  Raises:
+    ValueError: If an argument is out of range or a result not representable.
+  """
+  shape = schedule.as_shape(theta)
+  releases_per_round = _validate.integer(
+    'releases_per_round', releases_per_round
+  )
+  budget = _validate.positive('budget', budget)
+  clients, rounds = planned.shape
+  completed = _validate.integer('completed', completed, 0, rounds)
+  left = budget - np.broadcast_to(np.asarray(spent, np.float64), [clients])
+  # Relative to the largest term of each client, lest a power overflow.
+  exponents = -shape.log_variances(rounds)[completed:]
+  future = sparse.csr_array(planned)[:, completed:]
+  future.eliminate_zeros()
+  ends = future.indptr
+  taking_part = (np.diff(ends) > 0) & (left > 0)
+  result = np.full([clients], np.inf)
+  for client in np.flatnonzero(taking_part):
+    own = exponents[future.indices[ends[client] : ends[client + 1]]]
+    log_sum = own.max() + np.log(np.sum(np.exp(own - own.max())))
+    log_square = log_sum + np.log(releases_per_round / left[client])
+    with np.errstate(over='ignore'):
+      result[client] = np.exp(log_square / 2) * (1 + _MARGIN)
+  wrong = taking_part & ~((result > 1e-300) & (result < 1e300))
+  if wrong.any():
+    raise ValueError(
+      f'{shape.setting} must leave the noise of round 1 representable, got'
+      f' {shape} over {rounds} rounds'
+    )
+  return result
+
+
+def new_maximum_rounds(alpha_d: Any, rounds: int) -> int:
+  """M' = ceil(alpha_d * M), in exact arithmetic.
+
+  In binary64 0.55 * 100 is above 55 and its ceiling 56. `alpha_d` is read as
+  the decimal number that it is written as.
+
+  >>> new_maximum_rounds(0.55, 100), new_maximum_rounds('9/10', 27)
+  (55, 25)
+
+  Args:
+    alpha_d: In (0, 1]: a float, a string, a Decimal or a Fraction.
+    rounds: The *current* maximum number of rounds M. With the original one a
+      second refinement would change nothing.
+
+  Returns:
+    The new maximum, at least 1 and at most `rounds`.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  rounds = _validate.integer('rounds', rounds)
+  try:
+    exact = fractions.Fraction(str(alpha_d))
+  except (ValueError, ZeroDivisionError):
+    exact = fractions.Fraction(0)
+  if not 0 < exact <= 1 or isinstance(alpha_d, bool):
+    raise ValueError(f'alpha_d must be a number in (0, 1], got {alpha_d!r}')
+  return math.ceil(exact * rounds)
+
+
+def refine_stddev(
+  theta: float,
+  past_stddevs: Iterable[float] | np.ndarray,
+  new_rounds: int,
+  budget: float,
+) -> float:
+  """Sigma' that makes the rounds still to come spend what is left.
+
+  Round n = m+1..M' then gets the noise of
+  `GeometricSchedule(theta, new_rounds, sigma').stddev(n)`: the exponent keeps
+  counting from round 1. Calling it again after more rounds, with the noise they
+  really had, is exact again.
+
+  >>> budget = 30.0  # thirty rounds of unit noise
+  >>> round(refine_stddev(1.0, [1.0] * 10, 24, budget) ** 2, 12)
+  0.7
+
+  Args:
+    theta: Ratio of the variances of successive rounds, > 0.
+    past_stddevs: Noise standard deviations of rounds 1..m as released, [m]; may
+      be empty, and any series.
+    new_rounds: New maximum number of rounds M', > m.
+    budget: B, the sum over all rounds of 1/variance that is allowed:
+      1 / (sensitivity * gaussian_noise_multiplier(epsilon, delta))^2, or
+      `precision()` of the schedule that was calibrated.
+
+  Returns:
+    sigma', the standard deviation that round 1 would have had, rounded up by a
+    few units in the last place so that rounding does not overspend.
+
+  Raises:
+    ValueError: If M' <= m, that is, no round is left and training stops here;
+      if the budget is spent; or if an argument is out of range.
+  """
+  theta = _validate.positive('theta', theta)
+  new_rounds = _validate.integer('new_rounds', new_rounds)
+  budget = _validate.positive('budget', budget)
+  past = [
+    _validate.positive(f'past_stddevs of round {n}', stddev)
+    for n, stddev in enumerate(past_stddevs, start=1)
+  ]
+  done = len(past)
+  if new_rounds <= done:
+    raise ValueError(
+      f'new_rounds must exceed the {done} rounds already released, got'
+      f' {new_rounds}: no release is left, training stops'
+    )
+  spent = math.fsum((1 / stddev) / stddev for stddev in past)
+  left = math.nextafter(budget - _log_space.round_up(spent), 0)
+  if not left > 0:
+    raise ValueError(
+      f'budget must exceed the {spent:.17g} already spent by {done} rounds, got'
+      f' {budget!r}: no release is left, training stops'
+    )
+  # sum_{n=m+1..M'} theta^(1-n) = theta^(-m) R(theta, M' - m)
+  log_future = _log_space.log_precision_sum(theta, new_rounds - done)
+  log_future -= done * math.log(theta)
+  stddev = _log_space.representable(
+    "the refined noise standard deviation sigma'",
+    0.5 * (log_future - math.log(left)),
+  )
+  # exp and log of an exponent of size e lose e units in the last place.
+  return _log_space.round_up(stddev, 16 + 2 * int(abs(log_future)))

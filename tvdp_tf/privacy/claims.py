@@ -18,8 +18,9 @@ on the tool doing what it says. Audits of the tools: docs/CLAIMS.md.
 
 import dataclasses
 import math
+from typing import Any
 
-from tvdp_tf import _validate
+from tvdp_tf import _validate, errors
 from tvdp_tf.privacy import accounting, gaussian, statement
 
 FORMULAS = (
@@ -230,3 +231,50 @@ def _dp_sgd(
     multipliers,
     reasons,
   )
+
+
+_NUMBERS = (
+  *('delta', 'epsilon', 'noise_multiplier', 'clip', 'sensitivity'),
+  'sampling_rate',
+)
+
+
+def check_text(text: str) -> CheckedClaim:
+  """Checks a claim.
+
+  Args:
+    text: FORMULA:NAME=VALUE,... with the arguments of `check_claim`.
+
+  Raises:
+    ValueError: If it is something else.
+  """
+  formula, _, rest = text.partition(':')
+  arguments: dict[str, Any] = {}
+  try:
+    for part in filter(None, rest.split(',')):
+      name, _, value = part.partition('=')
+      if name in arguments:
+        raise ValueError(f'{name} is given twice')
+      if name in _NUMBERS:
+        arguments[name] = float(value)
+      elif name == 'rounds':
+        arguments[name] = int(value)
+      elif name == 'batches':
+        arguments[name] = value
+      else:
+        allowed = ', '.join([*_NUMBERS, 'rounds', 'batches'])
+        raise ValueError(f'{name!r} is none of {allowed}')
+    for name in ('delta', 'rounds'):
+      if name not in arguments:
+        raise ValueError(f'{name} must be given')
+    return check_claim(formula, **arguments)
+  except ValueError as error:
+    raise ValueError(
+      f'claim must be FORMULA:NAME=VALUE,..., got {text!r}: {error}'
+    ) from error
+
+
+def raise_unless_holds(claim: CheckedClaim) -> None:
+  """Raises `TvdpError` for a claim that does not hold."""
+  if not (math.isnan(claim.claimed_epsilon) or claim.holds):
+    raise errors.TvdpError('the claim does not hold')

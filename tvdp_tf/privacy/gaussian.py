@@ -15,6 +15,14 @@ one. Large mu: R is a scaled erfcx. Small mu: the difference is the integral of
 -R'(x) = 1 - x R(x) > 0. Unknowns are parametrised so that neither s nor the
 result is a difference (`_log_delta_bound` adds the error bound): an epsilon, a
 delta or a noise multiplier returned here is rounded up, never down.
+
+So are visibly selected releases of equal noise. The server sees who takes part.
+A user takes part in n of M rounds with probability Binom(M, q)(n), and then its
+releases are one Gaussian with multiplier z / sqrt(n), so that
+
+  delta(eps) = sum_n Binom(M, q)(n) delta_Gauss(eps; sqrt(n) / z).
+
+The selection is the user's luck, not a secret: only delta is averaged over it.
 """
 
 import functools
@@ -25,7 +33,7 @@ import numpy as np
 from scipy import special
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import _rounding
+from tvdp_tf.privacy import _log_space
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 # phi(40) < 1e-347: no delta of binary64 lies beyond.
@@ -165,8 +173,8 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
   log_epsilon = 2 * log_half + math.log(2.0) + root
   if log_epsilon > 700 or log_epsilon < -700:
     scale = 1 + 1e-12
-    return _rounding.round_up(_rounding.exp_or_inf(log_epsilon) * scale)
-  return _rounding.round_up(mu * (half * math.exp(root)))
+    return _log_space.round_up(_log_space.exp_or_inf(log_epsilon) * scale)
+  return _log_space.round_up(mu * (half * math.exp(root)))
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -191,7 +199,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   if noise_multiplier == math.inf:
     return 0.0
   noise_multiplier = _validate.positive('noise_multiplier', noise_multiplier)
-  return epsilon_of_mu(_rounding.round_up(1 / noise_multiplier, 1), delta)
+  return epsilon_of_mu(_log_space.round_up(1 / noise_multiplier, 1), delta)
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -216,9 +224,9 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
   if noise_multiplier == math.inf:
     return 0.0
   noise_multiplier = _validate.positive('noise_multiplier', noise_multiplier)
-  mu = _rounding.round_up(1 / noise_multiplier, 1)
+  mu = _log_space.round_up(1 / noise_multiplier, 1)
   delta = math.exp(float(log_delta_upper(mu, epsilon)))
-  return min(1.0, _rounding.round_up(delta, 2))
+  return min(1.0, _log_space.round_up(delta, 2))
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -263,4 +271,62 @@ def _noise_multiplier(epsilon: float, delta: float) -> float:
       'epsilon must leave the noise multiplier representable, got'
       f' {epsilon!r} at delta={delta!r}'
     )
-  return _rounding.round_up(multiplier)
+  return _log_space.round_up(multiplier)
+
+
+# Counts that are e^-60 times rarer than delta are charged in full instead.
+_NEGLIGIBLE = 60.0
+
+
+def visible_epsilon(
+  noise_multiplier: float, rounds: int, q: float, delta: float
+) -> float:
+  """The epsilon at `delta`, rounded up.
+
+  Args:
+    noise_multiplier: z of every round, > 0.
+    rounds: M >= 1.
+    q: Probability of taking part in a round, in (0, 1).
+    delta: In (0, 1).
+
+  Returns:
+    The smallest epsilon >= 0 for which delta(epsilon) <= delta.
+  """
+  counts = np.arange(1, rounds + 1, dtype=np.float64)
+  log_weights = (
+    special.gammaln(rounds + 1)
+    - special.gammaln(counts + 1)
+    - special.gammaln(rounds - counts + 1)
+    + counts * math.log(q)
+    + (rounds - counts) * math.log1p(-q)
+  )
+  # gammaln is good to a few units in the last place of rounds * ln(rounds).
+  log_weights += 1e-15 * (10 + rounds * math.log1p(rounds))
+  log_delta = math.log(delta)
+  kept = log_weights > log_delta - _NEGLIGIBLE
+  dropped = float(np.sum(np.exp(log_weights[~kept])))
+  if not kept.any():
+    return 0.0
+  weights = np.exp(log_weights[kept])
+  with np.errstate(over='ignore'):
+    mu = np.sqrt(counts[kept]) / noise_multiplier
+
+  def delta_at(epsilon: np.ndarray) -> np.ndarray:
+    log_deltas = log_delta_upper(mu, epsilon[:, np.newaxis])
+    return np.exp(log_deltas) @ weights + dropped
+
+  def passes(log_epsilon: np.ndarray) -> np.ndarray:
+    # In blocks: the work array has 24 elements for each pair.
+    blocks = np.array_split(np.exp(log_epsilon), 8)
+    return np.concatenate([delta_at(block) for block in blocks]) <= delta
+
+  if delta_at(np.zeros(1))[0] <= delta:
+    return 0.0
+  # Taking part in all the rounds that matter is the worst that can happen.
+  high = epsilon_of_mu(float(mu[-1]), delta)
+  if high == math.inf:
+    return math.inf
+  log_high = math.log(high) + 1e-9
+  low = min(math.log(1e-300), log_high - 1)
+  root = first_passing(passes, low, log_high)
+  return _log_space.round_up(math.exp(root) * (1 + 1e-13))

@@ -52,16 +52,12 @@ from tvdp_tf.privacy import (
   _ledger_format,
   _ledger_state,
   _rdp,
-  _release_id,
+  _released,
 )
 from tvdp_tf.privacy._chained_file import LedgerError
-from tvdp_tf.privacy._ledger_format import (
-  LedgerHeader,
-  LedgerRecord,
-  LedgerRun,
-)
+from tvdp_tf.privacy._ledger_format import LedgerHeader, LedgerRecord, LedgerRun
 from tvdp_tf.privacy._ledger_state import BudgetExceededError, NoiseReuseError
-from tvdp_tf.privacy._release_id import release_id
+from tvdp_tf.privacy._released import release_id
 
 __all__ = [
   'BudgetExceededError',
@@ -408,7 +404,7 @@ class PrivacyLedger:
     Raises:
       ValueError: If one of `identities` is none of `release_id`.
     """
-    noise_digests, _ = _release_id.split_ids(identities)
+    noise_digests, _ = _released.split_ids(identities)
     return self._state.first_uses(noise_digests)
 
   def attempts(self, round_number: int) -> int:
@@ -459,7 +455,7 @@ class PrivacyLedger:
     if not self._run:
       raise LedgerError(f'{self._file.path}: no run has joined to record')
     round_number = _validate.integer('round_number', round_number)
-    noise_digests, input_digests = _release_id.split_ids(release_ids)
+    noise_digests, input_digests = _released.split_ids(release_ids)
     multipliers, laplace_epsilon = _amounts(noise_multipliers, laplace_epsilon)
     numbers = tuple(_validate.integer('clients', c, 0) for c in clients)
     if len(multipliers) == len(numbers) and len(set(multipliers)) == 1:

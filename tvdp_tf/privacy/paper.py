@@ -19,7 +19,7 @@ UNSOUND, kept to reproduce the paper:
 * For theta < 1 the proof of Theorem 2 bounds a sum by something smaller, and
   the result overspends the budget (1.52 times it for theta = 0.9, M = 30,
   m = 10, M' = 24). For theta > 1 it spends less than allowed, and usually
-  raises the noise it is meant to reduce. `refinement.refine_stddev` is exact.
+  raises the noise it is meant to reduce. `calibration.refine_stddev` is exact.
 
 All is computed in log space: R alone overflows binary64 for theta = 0.5 from
 M = 1024 on, while the noise of the last round is an ordinary number.
@@ -28,7 +28,7 @@ M = 1024 on, while the noise of the last round is an ordinary number.
 import math
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import _rounding, _series
+from tvdp_tf.privacy import _log_space
 
 
 def _log_unit_stddev(
@@ -65,7 +65,7 @@ def theorem1_log_stddev(
   round = _validate.integer('round', round, 1, rounds)
   return (
     _log_unit_stddev(epsilon, delta, sampling_rate, sensitivity)
-    + 0.5 * _series.log_precision_sum(theta, rounds)
+    + 0.5 * _log_space.log_precision_sum(theta, rounds)
     + 0.5 * (round - 1) * math.log(theta)
   )
 
@@ -103,7 +103,7 @@ def theorem1_stddev(
     ValueError: If an argument is out of range, or the result is not
       representable (see `theorem1_log_stddev`).
   """
-  return _rounding.representable(
+  return _log_space.representable(
     'the noise standard deviation of round 1',
     theorem1_log_stddev(
       theta, rounds, epsilon, delta, sampling_rate, sensitivity
@@ -146,7 +146,7 @@ def tight_moment_stddev(
     theta, rounds, epsilon, delta, sampling_rate, sensitivity
   )
   ratio = (1 + math.sqrt(1 + epsilon / -math.log(delta))) / 2
-  return _rounding.representable(
+  return _log_space.representable(
     'the noise standard deviation of round 1', log_printed + math.log(ratio)
   )
 
@@ -190,7 +190,7 @@ def theorem2_stddev(
   if theta == 1:
     log_bracket = math.log(new_rounds)
   else:
-    log_past = _series.log_precision_sum(theta, round)
+    log_past = _log_space.log_precision_sum(theta, round)
     log_future = (
       math.log(left)
       if theta > 1
@@ -198,7 +198,7 @@ def theorem2_stddev(
     )
     high, low = max(log_past, log_future), min(log_past, log_future)
     log_bracket = high + math.log1p(math.exp(low - high))
-  return _rounding.representable(
+  return _log_space.representable(
     "the noise standard deviation sigma'",
     _log_unit_stddev(epsilon, delta, sampling_rate, sensitivity)
     + 0.5 * log_bracket,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import _rounding, _series
+from tvdp_tf.privacy import _log_space
 
 # A schedule is uneven beyond use if it spends this share of the budget in so
 # few of its rounds.
@@ -66,7 +66,7 @@ class NoiseSchedule(abc.ABC):
     discloses as much as all the rounds together (mu-Gaussian DP), and twice the
     rho of zero-concentrated DP.
     """
-    return _rounding.exp_or_inf(
+    return _log_space.exp_or_inf(
       self.shape.log_precision_sum(self.rounds)
       - 2 * math.log(self.initial_stddev)
     )
@@ -165,7 +165,7 @@ class GeometricSchedule(NoiseSchedule):
     # The series is monotone: its ends bound it.
     for m in (1, rounds):
       log_variance = 2 * math.log(stddev) + (m - 1) * math.log(theta)
-      _rounding.representable(f'the noise variance of round {m}', log_variance)
+      _log_space.representable(f'the noise variance of round {m}', log_variance)
     self._check()
 
   @property
@@ -222,7 +222,7 @@ class ListedSchedule(NoiseSchedule):
       )
     object.__setattr__(self, 'noise_stddevs', stddevs)
     for m, stddev in enumerate(stddevs, start=1):
-      _rounding.representable(
+      _log_space.representable(
         f'the noise variance of round {m}', 2 * math.log(stddev)
       )
     self._check()
@@ -314,7 +314,7 @@ class GeometricShape(NoiseShape):
 
   def log_precision_sum(self, rounds: int) -> float:
     """From its closed form."""
-    return _series.log_precision_sum(self.theta, rounds)
+    return _log_space.log_precision_sum(self.theta, rounds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from absl import logging
 
 from tvdp_tf import errors
-from tvdp_tf.output import disk_errors, files
+from tvdp_tf.output import files
 from tvdp_tf.training import run_folder
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
@@ -55,7 +55,7 @@ def train_best(
   run_folder.check_absent(output_dir)
   selection = selection_lib.Selection(settings, mean, secrets.randbits(63))
   _ = selection.run_settings  # An error before there is a folder.
-  with disk_errors.one_line(output_dir):
+  with files.errors_in_one_line(output_dir):
     (output_dir / PRIVATE).mkdir(mode=0o700, parents=True)
   best: training.TrainingResult | None = None
   for number in range(1, selection.draw() + 1):
@@ -89,7 +89,7 @@ def _publish(run: pathlib.Path, output_dir: pathlib.Path) -> None:
   """Copies what may be published, each whole or not at all."""
   for name in _PUBLISHED:
     with (
-      disk_errors.one_line(output_dir / name),
+      files.errors_in_one_line(output_dir / name),
       files.replaced(output_dir / name, output_dir / PRIVATE) as temporary,
     ):
       # Not the times of the files: they tell which run it was.

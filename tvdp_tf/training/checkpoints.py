@@ -1,21 +1,35 @@
 """The state of a run on the disk, and its recovery after a kill.
 
-A checkpoint is a file of tensors (`tensor_files`) that is on the disk, whole,
+A checkpoint is a file of tensors that is on the disk, whole,
 before the next round begins. One that cannot be used is set aside, and the one
 before takes its place.
+
+A file holds the tensors in the order of `tf.nest.flatten`, named by their
+positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
+them.
+
+Before, checkpoints were SavedModels, which TFF's `FileProgramStateManager`
+wrote. They are read, and none is written any more: that part goes after a
+release. Only the variables are read, with
+their checksums; the graph is never executed.
 """
 
+import hashlib
+import io
 import pathlib
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 from absl import logging
 
 from tvdp_tf import _arrays
-from tvdp_tf.output import disk_errors
-from tvdp_tf.training import saved_model_checkpoints, tensor_files
+from tvdp_tf.output import files
+from tvdp_tf.training import metrics as round_metrics
 
 # Damaged ones are told by their checksums, but for the disk's worst case.
 _KEPT = 2
@@ -74,8 +88,8 @@ class Checkpoints:
     self._structure = initial_state
     self._like = [np.asarray(leaf) for leaf in tf.nest.flatten(initial_state)]
     self._digest = np.frombuffer(digest, np.uint8)
-    with disk_errors.one_line(folder):
-      self._manager = tensor_files.TensorFilesManager(folder, _KEPT)
+    with files.errors_in_one_line(folder):
+      self._manager = TensorFilesManager(folder, _KEPT)
 
   async def save(
     self, completed: int, state: State, host: Mapping[str, np.ndarray]
@@ -101,7 +115,7 @@ class Checkpoints:
       ],
       np.frombuffer(_arrays.encoded(host), np.uint8),
     )
-    with disk_errors.one_line(self._folder):
+    with files.errors_in_one_line(self._folder):
       await self._manager.save(values, completed)
 
   async def load_latest(
@@ -131,7 +145,7 @@ class Checkpoints:
         aside.name,
         reason,
       )
-      with disk_errors.one_line(self._folder):
+      with files.errors_in_one_line(self._folder):
         path.rename(_unused(aside))
     return None
 
@@ -144,7 +158,7 @@ class Checkpoints:
     if path != self._manager.path(version):
       raise ValueError('its name is not that of a checkpoint')
     if path.is_dir():
-      saved = _Saved(*saved_model_checkpoints.read(path, len(self._like)))
+      saved = _Saved(*read_saved_model(path, len(self._like)))
     else:
       structure = _Saved(0, 0, [0] * len(self._like), 0)
       saved = await self._manager.load(version, structure)
@@ -183,3 +197,259 @@ def _unused(path: pathlib.Path) -> pathlib.Path:
     number += 1
     candidate = path.with_name(f'{path.name}{number}')
   return candidate
+
+
+_PREFIX = 'round_'
+# Bytes of a SHA-256.
+_DIGEST = 32
+
+
+class TensorFilesManager(tff.program.ProgramStateManager):
+  """A `tff.program.ProgramStateManager` of one file a version.
+
+  A file is on the disk when `save` returns, and appears whole or not at all.
+  States are nests of tensors, arrays, Python numbers and texts.
+  """
+
+  def __init__(self, folder: pathlib.Path, keep_total: int):
+    """Opens the folder; creates it if it is missing.
+
+    Args:
+      folder: Where.
+      keep_total: How many versions to keep, the newest ones; at least 1.
+
+    Raises:
+      OSError: If the folder cannot be made.
+    """
+    self._folder = folder
+    self._keep_total = keep_total
+    folder.mkdir(parents=True, exist_ok=True)
+
+  def path(self, version: int) -> pathlib.Path:
+    """Where a version is, or would be."""
+    return self._folder / f'{_PREFIX}{version}'
+
+  def paths(self) -> list[tuple[int, pathlib.Path]]:
+    """All that has the name of a version, oldest first.
+
+    A name may be an unusual one: `round_007` is taken for a version 7.
+    """
+    found = []
+    for path in self._folder.glob(f'{_PREFIX}*'):
+      try:
+        found.append((int(path.name.removeprefix(_PREFIX)), path))
+      except ValueError:  # It is none of ours.
+        continue
+    return sorted(found)
+
+  async def get_versions(self) -> list[int] | None:
+    """The versions that are there, in order; None if there are none."""
+    return [version for version, _ in self.paths()] or None
+
+  async def load(self, version: int, structure: Any) -> Any:
+    """Reads a version.
+
+    Args:
+      version: Which.
+      structure: A state of the same nesting; what its tensors are does not
+        matter.
+
+    Returns:
+      The state, of arrays with the dtypes that were saved.
+
+    Raises:
+      ProgramStateNotFoundError: If it is not there.
+      ValueError: If it is damaged, or of another nesting.
+      OSError: If it cannot be read.
+    """
+    try:
+      content = self.path(version).read_bytes()
+    except FileNotFoundError as error:
+      raise tff.program.ProgramStateNotFoundError(version) from error
+    return tf.nest.pack_sequence_as(structure, _decoded(content))
+
+  async def save(self, program_state: Any, version: int) -> None:
+    """Writes a version, and removes the oldest ones.
+
+    Args:
+      program_state: A nest of what NumPy can make arrays of.
+      version: A number above those that are there.
+
+    Raises:
+      ProgramStateExistsError: If it is there already.
+      TypeError: If a part of the state is no tensor, number or text.
+      OSError: If it cannot be written.
+    """
+    path = self.path(version)
+    if path.exists():
+      raise tff.program.ProgramStateExistsError(version=version, path=str(path))
+    leaves = tf.nest.flatten(program_state)
+    if any(map(_is_reference, leaves)):  # A quarter of what a save takes.
+      leaves = await tff.program.materialize_value(leaves)
+    content = _encoded(list(map(np.asarray, leaves)))
+    with files.replaced(path) as temporary:
+      temporary.write_bytes(content)
+    for _, old in self.paths()[: -self._keep_total]:
+      _remove(old)
+
+  async def remove_all(self) -> None:
+    """Removes all versions."""
+    for _, path in self.paths():
+      _remove(path)
+
+
+def _is_reference(leaf: Any) -> bool:
+  return isinstance(leaf, tff.program.MaterializableValueReference)
+
+
+def _remove(path: pathlib.Path) -> None:
+  if path.is_dir():  # Of an earlier release of this library.
+    shutil.rmtree(path)
+  else:
+    path.unlink()
+
+
+def _is_foreign(dtype: np.dtype) -> bool:
+  """Whether others have defined it, as TensorFlow has bfloat16."""
+  return dtype.isbuiltin == 2
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+  """The array, of a dtype that NumPy's archives know."""
+  if array.dtype == object:  # Texts, as TensorFlow gives them.
+    texts = array.astype(bytes)
+    # NumPy's texts lose the zeros at their ends.
+    if texts.astype(object).tolist() != array.tolist():
+      raise TypeError(f'a state must consist of tensors, got {array!r:.60}')
+    return texts
+  if _is_foreign(array.dtype):  # Its bits.
+    return array.view(f'u{array.itemsize}')
+  return array
+
+
+def _encoded(leaves: list[np.ndarray]) -> bytes:
+  return _arrays.encoded(
+    {str(i): _plain(leaf) for i, leaf in enumerate(leaves)},
+    [tf.as_dtype(leaf.dtype).name for leaf in leaves],
+  )
+
+
+def _decoded(content: bytes) -> list[np.ndarray]:
+  if _arrays.is_archive(content[_DIGEST:]):
+    arrays, names = _of_archive(content)
+  else:
+    arrays, names = _arrays.decoded(content)
+  leaves = []
+  for i, name in enumerate(names):
+    dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    leaf = arrays[str(i)]
+    leaves.append(
+      leaf.view(dtype) if _is_foreign(dtype) else leaf.astype(dtype)
+    )
+  return leaves
+
+
+def _of_archive(content: bytes) -> tuple[dict[str, np.ndarray], list[str]]:
+  """As `_arrays.decoded`, of a file that was written before it."""
+  rest = content[_DIGEST:]
+  if hashlib.sha256(rest).digest() != content[:_DIGEST]:
+    raise ValueError('it is damaged: its checksum is that of another content')
+  arrays = _arrays.of_archive(rest)
+  return arrays, arrays.pop('dtypes').tolist()
+
+
+_VARIABLE = re.compile(r'_value/(\w+)/\.ATTRIBUTES/VARIABLE_VALUE')
+
+
+def read_saved_model(
+  path: pathlib.Path, tensors: int
+) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
+  """What a checkpoint holds.
+
+  Args:
+    path: Its folder.
+    tensors: How many the learning process's state consists of.
+
+  Returns:
+    The digest of the configuration, the number of rounds completed, the tensors
+    of the state, and what else was saved.
+
+  Raises:
+    Exception: Of any kind, if it is damaged.
+  """
+  # Removing an old checkpoint takes this file first or later: it is whole
+  # only with it.
+  if not (path / 'saved_model.pb').stat().st_size:
+    raise ValueError('its saved_model.pb is empty')
+  reader = tf.train.load_checkpoint(str(path / 'variables' / 'variables'))
+  values = {}
+  for name in reader.get_variable_to_shape_map():
+    value = reader.get_tensor(name)  # All: a whole file it is.
+    if match := _VARIABLE.fullmatch(name):
+      values[match[1]] = value
+  state = [np.asarray(values[f'state_{i}']) for i in range(tensors)]
+  with np.load(io.BytesIO(values['host']), allow_pickle=False) as archive:
+    host = dict(archive)
+  return values['digest'], values['completed'], state, host
+
+
+class HostState(NamedTuple):
+  """What a checkpoint holds beside the process's state.
+
+  Attributes:
+    total: The number of rounds planned.
+    last_loss: That of the plateau detector.
+    releases: The length of the plan's history.
+    plan: The plan's snapshot.
+    rows: The metrics of all rounds; the last may lack its evaluation.
+  """
+
+  total: int
+  last_loss: float
+  releases: int
+  plan: Mapping[str, np.ndarray]
+  rows: list[round_metrics.Row]
+
+  def to_arrays(self) -> dict[str, np.ndarray]:
+    """By name, for a checkpoint."""
+    columns = round_metrics.columns(self.rows)
+    return {
+      'total': np.array(self.total),
+      'last_loss': np.array(self.last_loss),
+      'releases': np.array(self.releases),
+      **{f'plan_{name}': value for name, value in self.plan.items()},
+      **{f'row_{name}': value for name, value in columns.items()},
+    }
+
+  @classmethod
+  def parse(
+    cls, completed: int, arrays: Mapping[str, np.ndarray]
+  ) -> 'HostState':
+    """The reverse of `to_arrays`, maybe of a damaged file.
+
+    Args:
+      completed: The number of rounds completed.
+      arrays: Of `to_arrays`.
+
+    Raises:
+      KeyError: If one is missing.
+      ValueError: If they cannot be those of so many rounds.
+    """
+
+    def part(prefix: str) -> dict[str, np.ndarray]:
+      return {
+        name.removeprefix(prefix): value
+        for name, value in arrays.items()
+        if name.startswith(prefix)
+      }
+
+    host = cls(
+      int(arrays['total']),
+      float(arrays['last_loss']),
+      int(arrays['releases']),
+      part('plan_'),
+      round_metrics.rows(part('row_'), completed),
+    )
+    if not completed <= min(host.total, host.releases):
+      raise ValueError('it must hold as many releases as rounds')
+    return host

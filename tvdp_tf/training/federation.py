@@ -8,13 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvdp_tf.learning import (
-  datasets,
-  features,
-  models,
-  participation,
-  views,
-)
+from tvdp_tf.learning import datasets, features, models, participation, views
 from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 

@@ -23,9 +23,13 @@ comes after the sum, and whether an upload can be used is the user's secret.
 With Poisson participation the size of a cohort is a secret too, and
 `participants` is left out as well; without noise, `signal_to_noise` and
 `remaining_budget`, which would have no meaning.
+
+Rows are evaluated and released beside the next round (`RoundLog`).
 """
 
+import asyncio
 import collections
+import concurrent.futures
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -35,8 +39,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tvdp_tf import mechanisms
-from tvdp_tf.output import disk_errors, files
+from tvdp_tf import errors, mechanisms
+from tvdp_tf.federated import learning_process
+from tvdp_tf.learning import evaluation
+from tvdp_tf.output import files
 from tvdp_tf.training import run_folder
 
 Row = collections.OrderedDict[str, Any]
@@ -156,10 +162,10 @@ class Releaser:
     """
     self._csv = output_dir / run_folder.METRICS
     self._text = _csv_text(released)
-    with disk_errors.one_line(self._csv):
+    with files.errors_in_one_line(self._csv):
       files.write_text(self._csv, self._text)
     self._tensorboard = output_dir / run_folder.TENSORBOARD
-    with disk_errors.one_line(self._tensorboard):
+    with files.errors_in_one_line(self._tensorboard):
       self._events = tf.summary.create_file_writer(str(self._tensorboard))
 
   def release(self, round_number: int, values: Row) -> None:
@@ -173,10 +179,10 @@ class Releaser:
     # The rows before, as they are: what a release takes must not grow. Of no
     # rows the header lacks the further columns.
     self._text = (self._text if round_number > 1 else header + _END) + line
-    with disk_errors.one_line(self._csv):
+    with files.errors_in_one_line(self._csv):
       # Atomic, but not synced: the checkpoint has it, too.
       files.write_text(self._csv, self._text, lasting=False)
-    with disk_errors.one_line(self._tensorboard):
+    with files.errors_in_one_line(self._tensorboard):
       self._write_events(round_number, values)
     text = ' '.join(f'{name}={value:.6g}' for name, value in values.items())
     logging.info('round=%d %s', round_number, text)
@@ -213,3 +219,102 @@ def _csv_text(released: Sequence[Row], first: int = 1) -> str:
     ),
     end=_END,
   )
+
+
+class RoundLog:
+  """Evaluates the model of each round, and releases its row, beside the next.
+
+  Attributes:
+    rows: Of all rounds that have been run; the last may lack its evaluation.
+    loss: Test loss of the last round that has been evaluated.
+    accuracy: Its test accuracy.
+  """
+
+  def __init__(self, evaluator: evaluation.Evaluator, output_dir: pathlib.Path):
+    """Starts before round 1.
+
+    Args:
+      evaluator: Of the run's model, on its test set.
+      output_dir: The run's folder.
+    """
+    self._evaluator = evaluator
+    self._output_dir = output_dir
+    self.rows: list[Row] = []
+    self.loss = self.accuracy = float('nan')
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    # Of the last round, until its row is whole; at its end it is released.
+    self._evaluation: concurrent.futures.Future | None = None
+
+  def __enter__(self) -> 'RoundLog':
+    return self
+
+  def __exit__(self, *exc_info: object) -> None:
+    self._thread.shutdown()
+
+  async def start(self, rows: list[Row], state: Any) -> None:
+    """Starts after the rounds of these rows, with the state after the last.
+
+    Raises:
+      TrainingFailedError: If the loss of the last is not finite.
+      NotWrittenError: If a file cannot be written.
+    """
+    self.rows = rows
+    self._releaser = Releaser(self._output_dir, rows[:-1])
+    if rows:
+      self._evaluate(state)
+      # A model that has diverged must not cost another round.
+      await self.settle()
+
+  async def add(self, row: Row, state: Any) -> None:
+    """Adds the row of a round, once that of the round before is released.
+
+    Raises:
+      TrainingFailedError: If the loss of the round before is not finite.
+      NotWrittenError: If a file cannot be written.
+    """
+    await self.settle()
+    self.rows.append(row)
+    self._evaluate(state)
+
+  def _evaluate(self, state: Any) -> None:
+    """Starts the evaluation of the last round, beside what comes next."""
+    self._evaluation = self._thread.submit(
+      self._evaluated,
+      len(self.rows),
+      self.rows[-1],
+      learning_process.released_weights(state),
+    )
+
+  def _evaluated(
+    self, number: int, row: Row, weights: Any
+  ) -> tuple[float, float]:
+    """Evaluates the weights after a round, and releases its row.
+
+    Here, for a rename waits for the disk, and the next round need not. The row
+    itself is left as it is: a checkpoint is made of it meanwhile.
+    """
+    loss, accuracy = self._evaluator.evaluate(weights)
+    if not np.isfinite(loss):
+      raise errors.TrainingFailedError(
+        f'the test loss of round {number} is {loss}: lower '
+        '--learning_rate or the noise'
+      )
+    self._releaser.release(number, whole(row, loss, accuracy))
+    return loss, accuracy
+
+  async def settle(self, wait: bool = True) -> None:
+    """Takes in the evaluation of the last round; its row is released then.
+
+    Args:
+      wait: Whether to wait for it.
+
+    Raises:
+      TrainingFailedError: If its loss is not finite.
+      NotWrittenError: If a file cannot be written.
+    """
+    evaluation = self._evaluation
+    if evaluation is None or not (wait or evaluation.done()):
+      return
+    self.loss, self.accuracy = await asyncio.wrap_future(evaluation)
+    self._evaluation = None
+    self.rows[-1] = whole(self.rows[-1], self.loss, self.accuracy)

@@ -14,7 +14,6 @@ from tvdp_tf.learning import (
   features,
   model_sizes,
   participation,
-  partitions,
   views,
 )
 from tvdp_tf.training import settings as settings_lib
@@ -64,8 +63,8 @@ def deal(
       )
     return parts
   if settings.split == 'iid':
-    return partitions.iid(len(labels), settings.users, partition_seed)
-  return partitions.dirichlet(
+    return participation.iid(len(labels), settings.users, partition_seed)
+  return participation.dirichlet(
     labels, settings.users, settings.dirichlet_concentration, partition_seed
   )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import mechanisms, privacy
-from tvdp_tf.output import disk_errors, drawing_process, report
+from tvdp_tf.output import drawing_process, files, report
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   export,
@@ -93,7 +93,7 @@ class Results:
     """
     drawing_process.begin(*self._curves)
     path = self._output_dir / run_folder.MODEL
-    with disk_errors.one_line(path):
+    with files.errors_in_one_line(path):
       export.save_model(
         path,
         fed.spec,
@@ -129,7 +129,7 @@ class Results:
       'rounds': len(self._plan.history),
       'ledger_head': self._ledger.head_hash,
     }
-    with disk_errors.one_line(self._output_dir):
+    with files.errors_in_one_line(self._output_dir):
       if not finished:  # First what matters most, should the disk be full.
         run_folder.write_privacy(self._output_dir, words, finished)
       drawing_process.draw(*self._curves)

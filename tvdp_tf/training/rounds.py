@@ -4,6 +4,7 @@ TFF is in `build_process` and `on_runtime` alone: `Rounds` takes any `Process`.
 """
 
 import concurrent.futures
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,12 +13,33 @@ import numpy as np
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_data, schedule_state, usable_sums
 from tvdp_tf.learning import noise
-from tvdp_tf.training import federation, plain_process, plateau
+from tvdp_tf.training import federation, plain_process
 
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
-  from tvdp_tf.runtimes.worker import client_files
+  from tvdp_tf.runtimes.worker import client_blocks
+
+
+class PlateauDetector:
+  """Reports the rounds whose test loss is not below that of the round before.
+
+  The paper's trigger of the online refinement. The test set must be public:
+  looking at protected data would be a release of its own.
+
+  Attributes:
+    last: The loss of the round before; infinite before the first.
+  """
+
+  def __init__(self):
+    self.last = math.inf
+
+  def update(self, loss: float) -> bool:
+    """Takes a round's loss; True if it did not fall."""
+    stopped = loss >= self.last
+    self.last = loss
+    return stopped
+
 
 # Cohorts that are drawn at a time: among the rounds, whose data empty the
 # caches, one draw takes as long as ten in a row.
@@ -131,7 +153,7 @@ class Rounds:
     plan: mechanisms.Mechanism,
     fed: federation.Federation,
     process: Process,
-    files: 'client_files.ClientFiles | None' = None,
+    files: 'client_blocks.ClientFiles | None' = None,
   ):
     """Starts before round 1.
 
@@ -158,7 +180,7 @@ class Rounds:
     self.total = plan.settings.rounds
     self._cohorts: dict[int, np.ndarray] = {}
     self.optimizer = plan.settings.server_optimizer
-    self.plateau = plateau.PlateauDetector()
+    self.plateau = PlateauDetector()
 
   @property
   def history(self) -> list[mechanisms.Round]:
@@ -299,12 +321,9 @@ def on_runtime(
   process = process or build_process(plan, fed)
   if plan.settings.runtime != 'tff':
     return Rounds(plan, fed, process)
-  from tvdp_tf.runtimes.worker import (  # noqa: PLC0415
-    client_blocks,
-    client_files,
-  )
+  from tvdp_tf.runtimes.worker import client_blocks  # noqa: PLC0415
 
-  files = client_files.ClientFiles(
+  files = client_blocks.ClientFiles(
     map(fed.user_data, range(plan.settings.users))
   )
   try:

@@ -19,17 +19,15 @@ from absl import logging
 from tqdm import auto as tqdm  # A bar for notebooks, in one.
 
 from tvdp_tf import mechanisms
-from tvdp_tf.federated import server_optimizer
+from tvdp_tf.federated import learning_process
 from tvdp_tf.learning import evaluation, functional
-from tvdp_tf.output import disk_errors
+from tvdp_tf.output import files
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
   checkpoints,
   federation,
-  host_state,
   recorder,
   results,
-  round_log,
   run_folder,
 )
 from tvdp_tf.training import metrics as round_metrics
@@ -81,7 +79,7 @@ class TrainingRun:
       fed.dataset.test_features,
       fed.dataset.test_labels,
     )
-    self.log = round_log.RoundLog(evaluator, output_dir)
+    self.log = round_metrics.RoundLog(evaluator, output_dir)
     self.results = results.Results(
       plan, self._recorder, ledger, output_dir, selection
     )
@@ -146,12 +144,12 @@ class TrainingRun:
       self._plan,
       recorded.releases,
       recorded.dropped + self._rounds.excluded,
-      server_optimizer.mean_update(self._rounds.optimizer, before, after),
+      learning_process.mean_update(self._rounds.optimizer, before, after),
     )
 
   async def _finish(self, state: Any) -> None:
     await self.log.settle()
-    weights = tf.nest.flatten(server_optimizer.released_weights(state))
+    weights = tf.nest.flatten(learning_process.released_weights(state))
     self.weights = [np.asarray(weight) for weight in weights]
     self.results.write_model(self._fed, self.weights)
 
@@ -166,7 +164,7 @@ class TrainingRun:
       loaded = await self._checkpoints.load_latest(self._parse)
       state = self._resumed(state, loaded)
       rows = [] if loaded is None else loaded.host.rows
-    with disk_errors.one_line(self._output_dir):
+    with files.errors_in_one_line(self._output_dir):
       run_folder.remove_privacy(self._output_dir)
     await self.log.start(rows, state)
     return state
@@ -199,14 +197,14 @@ class TrainingRun:
 
   def _parse(
     self, completed: int, arrays: Mapping[str, np.ndarray]
-  ) -> host_state.HostState:
-    host = host_state.HostState.parse(completed, arrays)
+  ) -> checkpoints.HostState:
+    host = checkpoints.HostState.parse(completed, arrays)
     self._plan.restore(host.plan, host.total)
     return host
 
   async def _save(self, state: Any) -> None:
     """Saves a checkpoint after a round."""
-    host = host_state.HostState(
+    host = checkpoints.HostState(
       self._rounds.total,
       self._rounds.plateau.last,
       len(self._plan.history),

@@ -20,7 +20,6 @@ from typing import Any
 
 from tvdp_tf import _validate, errors
 from tvdp_tf.output import files, report
-from tvdp_tf.output import folder as output_folder
 from tvdp_tf.privacy import ledger
 
 CONFIG = 'config.json'
@@ -62,7 +61,7 @@ _LEFTOVER_CHECKPOINT = re.compile(r'\.round_[0-9]+\.[0-9]+|.*_temp[0-9]+')
 def check_absent(path: pathlib.Path) -> None:
   """Raises `UsageError` if the folder exists or could not be created."""
   try:
-    output_folder.check(path)
+    files.check_folder(path)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
 
@@ -98,7 +97,7 @@ def create(
     LedgerError: If the ledger cannot be written, or is not of that header.
   """
   try:
-    with output_folder.create(path) as folder:
+    with files.create_folder(path) as folder:
       files.write_json(
         folder / CONFIG, {**config, _DIGEST: digest(config).hex()}
       )

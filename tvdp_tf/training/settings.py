@@ -16,7 +16,8 @@ from tvdp_tf.learning import (
   server_optimizer,
   views,
 )
-from tvdp_tf.privacy import calibration_rules, noise_distance, sensitivity
+from tvdp_tf.privacy import calibration as calibration_lib
+from tvdp_tf.privacy import noise_distance, sensitivity
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
 MODELS = ('mlp', 'svm', 'cnn', 'linear')
@@ -25,7 +26,7 @@ SPLITS = ('iid', 'dirichlet', 'natural')
 # In the place of a name: what `fit` has been given.
 OWN = datasets.OWN
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
-CALIBRATIONS = calibration_rules.CALIBRATIONS
+CALIBRATIONS = calibration_lib.CALIBRATIONS
 REFINEMENTS = ('none', 'theorem2', 'budget')
 ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf import mechanisms, runtimes
-from tvdp_tf.federated import schedule_state, server_optimizer
+from tvdp_tf.federated import learning_process, schedule_state
 from tvdp_tf.learning import evaluation, functional
 from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
@@ -112,7 +112,7 @@ class Sweep:
       state = rounds.run(state, releases, rounds.noise_keys(releases))
       if every_round or m == rounds.total or settings.refinement != 'none':
         loss, accuracy = evaluator.evaluate(
-          server_optimizer.released_weights(state)
+          learning_process.released_weights(state)
         )
         measurements.append(
           Measurement(

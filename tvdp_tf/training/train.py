@@ -1,26 +1,83 @@
-"""One training run into a folder of its own, from its start or from a kill."""
+"""One training run into a folder of its own, from its start or from a kill.
 
+`asyncio.run` refuses to run where a loop is running already, as in Jupyter.
+Then the work goes to a thread of its own (`with_event_loop`).
+"""
+
+import asyncio
+import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tvdp_tf import errors, privacy, runtimes
 from tvdp_tf.learning import xla_functions
-from tvdp_tf.output import disk_errors
+from tvdp_tf.output import files
 from tvdp_tf.privacy import ledger as ledger_lib
-from tvdp_tf.training import (
-  event_loop,
-  federation,
-  run_folder,
-  shared_ledger,
-)
+from tvdp_tf.training import federation, run_folder, shared_ledger
 from tvdp_tf.training import run as training_run
 from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import start as start_lib
+
+_Result = TypeVar('_Result')
+RunCoroutine = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def with_event_loop(function: Callable[[RunCoroutine], _Result]) -> _Result:
+  """The result of `function`, in this thread unless a loop is running in it.
+
+  Ctrl-C, or the button that interrupts a notebook, ends it as it would end
+  `asyncio.run`: what is awaited is cancelled, and KeyboardInterrupt is raised
+  when `function` has ended.
+
+  Args:
+    function: Called with what stands for `asyncio.run`.
+
+  Raises:
+    KeyboardInterrupt: If it was interrupted; and whatever `function` raises.
+  """
+  try:
+    asyncio.get_running_loop()
+  except RuntimeError:
+    return function(asyncio.run)
+  return _in_a_thread(function)
+
+
+def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
+  interrupted = False
+  running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task]] = []
+
+  def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def main():
+      task = asyncio.current_task()
+      assert task is not None
+      running.append((asyncio.get_running_loop(), task))
+      if interrupted:
+        task.cancel()
+      try:
+        await coroutine
+      finally:
+        running.clear()
+
+    asyncio.run(main())
+
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    # The context tells a notebook which cell the output belongs to.
+    future = pool.submit(contextvars.copy_context().run, function, run)
+    try:
+      return future.result()
+    except KeyboardInterrupt:
+      interrupted = True
+      for loop, task in list(running):
+        loop.call_soon_threadsafe(task.cancel)
+      concurrent.futures.wait([future])
+      raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +160,7 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
-  return event_loop.call(
+  return with_event_loop(
     lambda run: _train(
       run,
       settings,
@@ -119,7 +176,7 @@ def train(
 
 
 def _train(
-  run_coroutine: event_loop.Run,
+  run_coroutine: RunCoroutine,
   settings: settings_lib.TrainingSettings,
   output_dir: pathlib.Path,
   progress: bool,
@@ -168,7 +225,7 @@ def _train(
       )
     )
     stack.enter_context(runtime)
-    with disk_errors.one_line(output_dir):
+    with files.errors_in_one_line(output_dir):
       run_folder.remove_leftovers(output_dir)
     run = training_run.TrainingRun(
       start.plan,
@@ -183,9 +240,7 @@ def _train(
       run_coroutine(run.train(progress, resume))
     except BaseException:
       # A failed run has released things too: its statement counts them.
-      with contextlib.suppress(
-        disk_errors.NotWrittenError, ledger_lib.LedgerError
-      ):
+      with contextlib.suppress(files.NotWrittenError, ledger_lib.LedgerError):
         run.results.write(finished=False)
       raise
     statement = run.results.write(finished=True)

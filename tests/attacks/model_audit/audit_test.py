@@ -17,9 +17,9 @@ from tests.attacks import broken
 from tvdp_tf import runtimes
 from tvdp_tf.attacks import noise_reach, pair_distinguisher
 from tvdp_tf.attacks.model_audit import audit as audit_lib
-from tvdp_tf.attacks.model_audit import one_run_audit, report
+from tvdp_tf.attacks.model_audit import report
 from tvdp_tf.attacks.model_audit import settings as audit_settings
-from tvdp_tf.federated import bounded_value, client_work
+from tvdp_tf.federated import client_work, usable_sums
 from tvdp_tf.learning import noise
 from tvdp_tf.training import settings as settings_lib
 
@@ -48,13 +48,13 @@ def _settings(**kwargs) -> audit_settings.ModelAuditSettings:
   )
 
 
-def _one_run(**kwargs) -> one_run_audit.OneRunAudit:
+def _one_run(**kwargs) -> audit_lib.OneRunAudit:
   with runtimes.compiled_runtime('cpu'):
-    return one_run_audit.prepare(_settings(**kwargs)).finish()
+    return audit_lib.prepare_one_run(_settings(**kwargs)).finish()
 
 
 @functools.cache
-def _sound_one_run() -> one_run_audit.OneRunAudit:
+def _sound_one_run() -> audit_lib.OneRunAudit:
   return _one_run()
 
 
@@ -160,7 +160,7 @@ class OneRunTest(parameterized.TestCase):
     np.testing.assert_allclose(first.scores, second.scores, atol=1e-3)
 
   def test_without_a_seed_coins_are_fresh(self):
-    found = [one_run_audit.prepare(_settings(seed=None)) for _ in range(2)]
+    found = [audit_lib.prepare_one_run(_settings(seed=None)) for _ in range(2)]
     coins = [
       np.concatenate([group.coins for group in one._run.groups])
       for one in found
@@ -173,7 +173,7 @@ class OneRunTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError, 'canaries must be an integer from 1 to 359, got 360'
     ):
-      one_run_audit.prepare(_settings(canaries=360))
+      audit_lib.prepare_one_run(_settings(canaries=360))
 
 
 class AuditTest(parameterized.TestCase):
@@ -244,14 +244,14 @@ class AuditTest(parameterized.TestCase):
     self.assertLess(max(map(len, text.splitlines())), 81)
     self._check_files(found)
     # Clipped to what is not the clip: the search alone is to see it.
-    bounded = bounded_value.bounded
+    bounded = usable_sums.bounded
     run = mock.Mock()
     run.finish.return_value = found.one_run
     with (
       mock.patch.object(
-        bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
+        usable_sums, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
       ),
-      mock.patch.object(one_run_audit, 'prepare', return_value=run),
+      mock.patch.object(audit_lib, 'prepare_one_run', return_value=run),
       mock.patch.object(pair_distinguisher, 'distinguish', return_value=None),
     ):
       found = self._audit(**arguments)
@@ -296,7 +296,7 @@ class AuditTest(parameterized.TestCase):
 
   def test_noise_that_ends_early(self):
     with mock.patch.object(noise, 'standard_normal', broken.standard_normal):
-      found = one_run_audit.prepare(_settings(epsilon=28.0))
+      found = audit_lib.prepare_one_run(_settings(epsilon=28.0))
       reach = noise_reach.reach(
         found.noise_multipliers, 1e-5, noise.standard_normal
       )

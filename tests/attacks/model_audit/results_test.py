@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from matplotlib import image
 
-from tvdp_tf.attacks import audit_text, one_run
+from tvdp_tf.attacks import audit_report, one_run
 from tvdp_tf.attacks.model_audit import report
 from tvdp_tf.output import machine
 
@@ -67,7 +67,7 @@ class AuditResultsTest(parameterized.TestCase):
     written = _read(name)
     run = written['one_run']
     bound = run['lower_bound']
-    low = audit_text.format_lower_bound
+    low = audit_report.format_lower_bound
     row = ' | '.join(
       [
         f'| [{name}]({name})',

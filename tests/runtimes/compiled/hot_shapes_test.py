@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.runtimes.compiled import graph_function, hot_shapes
+from tvdp_tf.runtimes.compiled import graph_function
 
 SPECS = [tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([], tf.float32)]
 
@@ -20,23 +20,25 @@ def examples(count):
 
 class HotShapesTest(parameterized.TestCase):
   def hot(self, function=mean, specs=SPECS):
-    return hot_shapes.HotShapes(graph_function.TensorFunction(function, specs))
+    return graph_function.HotShapes(
+      graph_function.TensorFunction(function, specs)
+    )
 
   def test_gives_the_same_whatever_the_shape(self):
     hot = self.hot()
-    for _ in range(hot_shapes._HOT_CALLS + 2):
+    for _ in range(graph_function._HOT_CALLS + 2):
       for count in range(1, 8):
         found, shape = hot(examples(count), tf.constant(2.0))
         self.assertEqual(found.numpy(), examples(count).mean() * 2)
         self.assertEqual(shape.numpy().tolist(), [count, 3])
-    self.assertLen(hot._forms, hot_shapes._MOST_SHAPES)
+    self.assertLen(hot._forms, graph_function._MOST_SHAPES)
     # One form knows its shape.
     (form, *_) = hot._forms.values()
     self.assertTrue(all(spec.shape.is_fully_defined() for spec in form.specs))
 
   def test_only_what_is_called_often(self):
     hot = self.hot()
-    for _ in range(hot_shapes._HOT_CALLS - 1):
+    for _ in range(graph_function._HOT_CALLS - 1):
       hot(examples(2), tf.constant(1.0))
     self.assertEmpty(hot._forms)
     hot(examples(2), tf.constant(1.0))
@@ -44,7 +46,7 @@ class HotShapesTest(parameterized.TestCase):
 
   def test_without_unknown_dimensions_there_is_nothing_to_gain(self):
     hot = self.hot(specs=[tf.TensorSpec([2, 3], tf.float32), SPECS[1]])
-    for _ in range(hot_shapes._HOT_CALLS + 1):
+    for _ in range(graph_function._HOT_CALLS + 1):
       hot(examples(2), tf.constant(1.0))
     self.assertEmpty(hot._forms)
 
@@ -58,7 +60,7 @@ class HotShapesTest(parameterized.TestCase):
           lambda x, factor: [tf.reduce_mean(x) * factor + 1e-7 * known], specs
         )
 
-    hot = hot_shapes.HotShapes(Odd(SPECS))
+    hot = graph_function.HotShapes(Odd(SPECS))
     self.enter_context(
       mock.patch.object(
         graph_function, 'TensorFunction', lambda traced, specs: Odd(specs)
@@ -67,7 +69,7 @@ class HotShapesTest(parameterized.TestCase):
     x = examples(2)
     found = {
       float(hot(x, tf.constant(1e-3))[0])
-      for _ in range(hot_shapes._HOT_CALLS + 5)
+      for _ in range(graph_function._HOT_CALLS + 5)
     }
     self.assertLen(hot._forms, 1)
     self.assertEqual(found, {float(np.float32(2.5) * np.float32(1e-3))})
@@ -78,7 +80,7 @@ class HotShapesTest(parameterized.TestCase):
       found = list(
         pool.map(
           lambda i: float(hot(examples(1 + i % 3), tf.constant(1.0))[0]),
-          range(6 * hot_shapes._HOT_CALLS),
+          range(6 * graph_function._HOT_CALLS),
         )
       )
     self.assertEqual(
@@ -91,7 +93,7 @@ class HotShapesTest(parameterized.TestCase):
       lambda x: [tf.strings.as_string(tf.size(x))],
       [tf.TensorSpec([None], tf.float32)],
     )
-    for _ in range(hot_shapes._HOT_CALLS + 1):
+    for _ in range(graph_function._HOT_CALLS + 1):
       self.assertEqual(hot(np.ones(7, np.float32))[0].numpy(), b'7')
 
   def test_numbers(self):

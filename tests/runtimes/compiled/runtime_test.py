@@ -18,9 +18,9 @@ from tvdp_tf.learning import (
   ghost_clipping,
   models,
   noise,
-  partitions,
+  participation,
 )
-from tvdp_tf.runtimes.compiled import adder, devices, runtime
+from tvdp_tf.runtimes.compiled import devices, ordered_fold, runtime
 
 SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=5, initial_stddev=0.02)
 MULTIPLIERS = privacy.GeometricSchedule(0.9, 5, 3.0)
@@ -56,7 +56,7 @@ def build(mechanism, keras_model, local_steps=2):
 
 def make_users():
   digits = datasets.load('digits')
-  parts = partitions.dirichlet(digits.train_labels[:300], 4, 1.0, seed=4)
+  parts = participation.dirichlet(digits.train_labels[:300], 4, 1.0, seed=4)
   users = [
     (digits.train_features[part], digits.train_labels[part]) for part in parts
   ]
@@ -240,14 +240,14 @@ class CompiledRuntimeTest(parameterized.TestCase):
       MECHANISMS['paper'], models.MODELS['mlp'].build([8, 8, 1], 10, 1)
     )
     digits = datasets.load('digits')
-    parts = partitions.iid(300, 13, seed=4)
+    parts = participation.iid(300, 13, seed=4)
     users = [
       (digits.train_features[part], digits.train_labels[part]) for part in parts
     ]
 
     def models_after_two_rounds(threads, together):
       with (
-        mock.patch.object(adder, '_TOGETHER', together),
+        mock.patch.object(ordered_fold, '_TOGETHER', together),
         mock.patch.object(devices, 'cores', lambda: threads),
         runtimes.compiled_runtime('cpu'),
       ):
@@ -267,14 +267,14 @@ class CompiledRuntimeTest(parameterized.TestCase):
     value_type = tff.TensorType(np.float32, [2**18 + 1])
     process = tff.aggregators.SumFactory().create(value_type)
     sizes = []
-    add = adder.Adder.__call__
+    add = ordered_fold.Adder.__call__
 
     def noted(self, totals, updates):
       sizes.append((self.together, len(updates)))
       return add(self, totals, updates)
 
     with (
-      mock.patch.object(adder.Adder, '__call__', noted),
+      mock.patch.object(ordered_fold.Adder, '__call__', noted),
       mock.patch.object(devices, 'cores', lambda: 1),
       runtimes.compiled_runtime('cpu'),
     ):

@@ -7,7 +7,7 @@ from unittest import mock
 from absl.testing import absltest
 
 from tests.runtimes.worker import remote_workers
-from tvdp_tf.runtimes.worker import _remote_worker, distributed_runtime
+from tvdp_tf.runtimes.worker import _worker_client, distributed_runtime
 from tvdp_tf.training import run_folder, settings
 from tvdp_tf.training import train as training
 
@@ -38,7 +38,7 @@ class LedgerTest(absltest.TestCase):
 
   def _train_with_a_loss(self, name, seed):
     lost, calls = self.workers[1], []
-    invoke = _remote_worker.RemoteWorker.invoke
+    invoke = _worker_client.RemoteWorker.invoke
 
     def invoke_or_die(worker, comp, arg):
       if worker.target == lost.target:
@@ -48,7 +48,7 @@ class LedgerTest(absltest.TestCase):
       return invoke(worker, comp, arg)
 
     with mock.patch.object(
-      _remote_worker.RemoteWorker, 'invoke', invoke_or_die
+      _worker_client.RemoteWorker, 'invoke', invoke_or_die
     ):
       trained = self._train(name, seed)
     self.assertRaises(OSError, lost.signal, 0)

@@ -16,11 +16,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.runtimes.worker import worker_checks
-from tvdp_tf.runtimes.worker import (
-  _worker_entrance,
-  _worker_process,
-  worker_launcher,
-)
+from tvdp_tf.runtimes.worker import _worker_process, worker_launcher
 
 _WORKER_BINARY = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
 
@@ -237,7 +233,7 @@ class PortTest(absltest.TestCase):
     self.assertFalse(_worker_process._listens(child.pid, port))
 
   def test_reserved_port_is_the_workers_alone(self):
-    with contextlib.closing(_worker_entrance.OpenPort()) as entrance:
+    with contextlib.closing(_worker_process.OpenPort()) as entrance:
       port = entrance.port
       with self.assertRaises(OSError), socket.socket() as other:
         other.bind(('', port))

@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _json
-from tvdp_tf.attacks import (
-  audit_text,
-  membership,
-  membership_bound,
-  membership_metrics,
-)
+from tvdp_tf.attacks import audit_report, membership
 from tvdp_tf.attacks.membership_game import game as membership_game
 from tvdp_tf.attacks.membership_game import settings as membership_settings
 from tvdp_tf.output import terminal
@@ -35,13 +30,13 @@ def attack(game: membership_game.Game) -> dict[str, dict[str, float]]:
   """
   found = {}
   for name, scores in membership.scores(game.shadows, game.targets).items():
-    split = membership_metrics.split(scores, game.targets.members)
-    bound = membership_bound.epsilon_lower_bound(
+    split = membership.split_scores(scores, game.targets.members)
+    bound = membership.epsilon_lower_bound(
       *split,
       game.settings.training.delta,
       confidence_of_one(game.settings),
     )
-    metrics = membership_metrics.measure(*split)
+    metrics = membership.measure(*split)
     found[name] = {
       **dataclasses.asdict(metrics),
       'epsilon_lower_bound': bound,
@@ -71,7 +66,7 @@ class Report:
     """The most that so many trials can show: all guesses right."""
     settings = self.game.settings
     right = np.ones([settings.trials, settings.examples])
-    return membership_bound.epsilon_lower_bound(
+    return membership.epsilon_lower_bound(
       right,
       -right,
       settings.training.delta,
@@ -114,7 +109,7 @@ def report(game: membership_game.Game) -> Report:
 
 def verdict(found: Report) -> str:
   """One line on what is delivered."""
-  shown = audit_text.format_lower_bound(found.shown)
+  shown = audit_report.format_lower_bound(found.shown)
   delivered = found.game.delivered_epsilon
   if found.refuted:
     return (
@@ -147,7 +142,7 @@ def _table(found: Report) -> list[str]:
         _percent(values['success'], values['success_stderr']),
         f'{values["auc"]:.3f} +- {values["auc_stderr"]:.3f}',
         _percent(values['tpr'], values['tpr_stderr']),
-        audit_text.format_lower_bound(values['epsilon_lower_bound']),
+        audit_report.format_lower_bound(values['epsilon_lower_bound']),
       )
       for name, values in found.attacks.items()
     ),
@@ -212,9 +207,9 @@ def describe(found: Report) -> str:
     ),
     *row(
       'shown epsilon',
-      f'at least {audit_text.format_lower_bound(found.shown)}, with '
+      f'at least {audit_report.format_lower_bound(found.shown)}, with '
       f'{confidence} for all attacks at once; so many trials can show at most '
-      f'{audit_text.format_lower_bound(found.largest_shown)}',
+      f'{audit_report.format_lower_bound(found.largest_shown)}',
     ),
     '',
     f'verdict: {verdict(found)}',

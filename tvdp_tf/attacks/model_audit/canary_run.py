@@ -28,7 +28,7 @@ from tvdp_tf import _validate, errors, federated, mechanisms
 from tvdp_tf.attacks import canaries, clipped_mean
 from tvdp_tf.attacks.model_audit import settings as settings_lib
 from tvdp_tf.federated import client_data, schedule_state
-from tvdp_tf.privacy import participation_budget
+from tvdp_tf.privacy import calibration
 from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
 
@@ -81,7 +81,7 @@ class CanaryRun:
     plan: The run's mechanism, for the data without canaries.
     noise_multipliers: Of all releases of the user who takes part most often,
       `noise_scale` included.
-    ideal_mu: As of `one_run_audit.OneRunAudit`.
+    ideal_mu: As of `audit.OneRunAudit`.
     family: Of the canaries.
     separations: How far apart each is expected to be, float64 [m].
     groups: The users with canaries.
@@ -105,7 +105,7 @@ class CanaryRun:
     )
     self.ideal_mu = 1 / (
       settings.noise_scale
-      * participation_budget.equivalent_noise_multiplier(
+      * calibration.equivalent_noise_multiplier(
         training.epsilon, training.delta, training.calibration
       )
     )

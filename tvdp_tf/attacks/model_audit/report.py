@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import mechanisms
-from tvdp_tf.attacks import audit_text, one_run
+from tvdp_tf.attacks import audit_report, one_run
 from tvdp_tf.attacks.model_audit import audit as audit_lib
 from tvdp_tf.output import files, machine, plots, terminal
 from tvdp_tf.output.plots import plt, ticker
@@ -219,7 +219,9 @@ def verdict(found: audit_lib.ModelAudit) -> str:
   """One line on what is promised."""
   if found.refutations:
     return f'REFUTED: {found.refutations[0]}'
-  shown = audit_text.format_lower_bound(found.one_run.bound.epsilon_lower_bound)
+  shown = audit_report.format_lower_bound(
+    found.one_run.bound.epsilon_lower_bound
+  )
   claimed = statement.format_epsilon(found.one_run.claimed)
   return (
     f'consistent: epsilon >= {shown} is shown, {claimed} is promised, and no '
@@ -250,7 +252,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
   training = settings.training
   bound, gaussian_bound = run.bound, run.gaussian_bound
   percent = f'{100 * settings.confidence:g} %'
-  low = audit_text.format_lower_bound
+  low = audit_report.format_lower_bound
 
   def row(label: str, text: str) -> list[str]:
     return terminal.wrap(text, first=f'{label:<23}')
@@ -342,7 +344,9 @@ def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
     f'n = {search.worst.examples}; {search.worst.family})',
   )
   if found.pair_bound is not None:
-    shown = audit_text.format_lower_bound(found.pair_bound.epsilon_lower_bound)
+    shown = audit_report.format_lower_bound(
+      found.pair_bound.epsilon_lower_bound
+    )
     lines += row(
       'its uploads',
       f'show epsilon >= {shown} in one release, with '

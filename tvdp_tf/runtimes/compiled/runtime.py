@@ -37,13 +37,10 @@ import tensorflow_federated as tff
 
 from tvdp_tf.runtimes import graph_import
 from tvdp_tf.runtimes.compiled import (
-  adder,
-  arguments,
-  containers,
   devices,
   graph_function,
-  hot_shapes,
   ordered_fold,
+  values,
 )
 
 # Smaller arrays are cheaper to copy than to look up.
@@ -109,17 +106,17 @@ class _CompiledRound:
       )
     self._server_type, clients_type = computation.type_signature.parameter
     self._client_type = clients_type.member
-    self._pack = containers.packer(result_type)
+    self._pack = values.packer(result_type)
     steps = {
       name: graph_function.GraphFunction(getattr(form, name))
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
     }
     self._prepare = steps['prepare']
-    self._work = hot_shapes.HotShapes(steps['work'])
+    self._work = graph_function.HotShapes(steps['work'])
     self._work_kinds = steps['work'].kinds
     self._waits = steps['work'].has_xla
     self._zero = steps['zero']()
-    self._adder = adder.Adder(steps['accumulate'], len(self._zero))
+    self._adder = ordered_fold.Adder(steps['accumulate'], len(self._zero))
     self._finish = _finisher(steps['update'], steps['report'])
 
   def __call__(
@@ -129,11 +126,11 @@ class _CompiledRound:
     resident: _Resident,
     fold: ordered_fold.OrderedFold,
   ) -> Any:
-    state = list(arguments.flatten(server, self._server_type))
+    state = list(values.flatten(server, self._server_type))
     broadcast = self._prepare(*state)
 
     def work(client):
-      data = arguments.tensors(client, self._client_type, self._work_kinds)
+      data = values.tensors(client, self._client_type, self._work_kinds)
       return self._work(*map(resident, data), *broadcast)
 
     totals = fold(
@@ -243,15 +240,13 @@ class CompiledContext(tff.framework.SyncContext):
   def _plain(self, to_run, comp):
     function = graph_function.GraphFunction(to_run)
     signature = comp.type_signature
-    pack = containers.packer(signature.result)
+    pack = values.packer(signature.result)
 
     def run(argument):
       if signature.parameter is None:
         return pack(function())
       return pack(
-        function(
-          *arguments.tensors(argument, signature.parameter, function.kinds)
-        )
+        function(*values.tensors(argument, signature.parameter, function.kinds))
       )
 
     return run

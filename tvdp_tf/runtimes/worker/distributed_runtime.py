@@ -40,11 +40,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tvdp_tf import _validate, errors
-from tvdp_tf.runtimes.worker import (
-  _remote_worker,
-  _worker_client,
-  worker_runtime,
-)
+from tvdp_tf.runtimes.worker import _worker_client, worker_runtime
 
 WorkerError = worker_runtime.WorkerError
 
@@ -114,7 +110,7 @@ class RemoteContext(tff.framework.SyncContext):
   """
 
   def __init__(
-    self, workers: Sequence[_remote_worker.RemoteWorker], timeout_s: float
+    self, workers: Sequence[_worker_client.RemoteWorker], timeout_s: float
   ):
     self._workers = workers
     self._timeout_s = timeout_s
@@ -143,7 +139,7 @@ class RemoteContext(tff.framework.SyncContext):
       if time.monotonic() > deadline:
         break
       time.sleep(_POLL_INTERVAL_S)
-    list(self._threads.map(_remote_worker.RemoteWorker.diagnose, self._workers))
+    list(self._threads.map(_worker_client.RemoteWorker.diagnose, self._workers))
     if all(w.is_lost for w in self._workers):
       raise self._nobody()
     for target, reason in self.lost_workers.items():
@@ -208,20 +204,20 @@ class RemoteContext(tff.framework.SyncContext):
 
   def _run(self, comp: Any, arg: Any, preferred: int) -> Any:
     """Runs a computation on one worker, on another if that one is lost."""
-    tries: collections.Counter[_remote_worker.RemoteWorker] = (
+    tries: collections.Counter[_worker_client.RemoteWorker] = (
       collections.Counter()
     )
     while True:
       worker = self._pick(preferred, tries)
       tries[worker] += 1
-      with contextlib.suppress(_remote_worker.LostError):
+      with contextlib.suppress(_worker_client.LostError):
         return worker.invoke(comp, arg)
 
   def _pick(
     self,
     preferred: int,
-    tries: collections.Counter[_remote_worker.RemoteWorker],
-  ) -> _remote_worker.RemoteWorker:
+    tries: collections.Counter[_worker_client.RemoteWorker],
+  ) -> _worker_client.RemoteWorker:
     """The first worker that is there, from the preferred one on."""
     workers = [*self._workers[preferred:], *self._workers[:preferred]]
     deadline = time.monotonic() + self._timeout_s
@@ -344,7 +340,7 @@ def remote_runtime(
   def installed() -> Iterator[RemoteContext]:
     compiler = _shared_compiler()
     workers = [
-      _remote_worker.RemoteWorker(
+      _worker_client.RemoteWorker(
         target, functools.partial(connect, target), timeout_s, compiler
       )
       for target in targets

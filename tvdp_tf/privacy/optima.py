@@ -27,8 +27,7 @@ import math
 from collections.abc import Callable
 
 from tvdp_tf import _validate
-from tvdp_tf.privacy import _rounding, _series, convergence
-from tvdp_tf.privacy import drift as drift_lib
+from tvdp_tf.privacy import _log_space, convergence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ def bound_derivative(
 
   def mean_power(log_ratio: float) -> float:
     # A^M times `_mean_power`, of which one alone may overflow.
-    scale = _rounding.exp_or_inf(rounds * (log_a + max(log_ratio, 0.0)))
+    scale = _log_space.exp_or_inf(rounds * (log_a + max(log_ratio, 0.0)))
     return scale * _mean_power(-abs(log_ratio), rounds)
 
   decay = setting.initial_gap * math.exp(rounds * log_a) * log_a
@@ -109,7 +108,7 @@ def bound_derivative(
     purpose = 'a fixed number of steps'
     total += setting.required(
       'lipschitz', purpose
-    ) * drift_lib.divergence_gap_derivative(
+    ) * convergence.divergence_gap_derivative(
       total_steps,
       rounds,
       setting.required('gradient_divergence', purpose),
@@ -323,9 +322,9 @@ def optimal_plan(
     return left * initial_gap + cost * noise
 
   rounds = _best_integer(real, bound)
-  initial_stddev = _rounding.representable(
+  initial_stddev = _log_space.representable(
     'the noise standard deviation of round 1',
-    0.5 * (_series.log_precision_sum(theta, rounds) - math.log(budget)),
+    0.5 * (_log_space.log_precision_sum(theta, rounds) - math.log(budget)),
   )
   return OptimalPlan(
     theta=theta,

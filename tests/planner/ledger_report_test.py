@@ -7,7 +7,7 @@ import numpy as np
 from absl.testing import absltest
 
 from tests.privacy import ledger_cases
-from tvdp_tf.planner import ledger as planning_ledger
+from tvdp_tf.planner import ledger_report
 from tvdp_tf.privacy import _chained_file, accounting, ledger, ledger_audit
 
 
@@ -34,7 +34,7 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
 
   def test_worst_clients_first(self):
     epsilons, head_hash = self.write()
-    text = planning_ledger.describe(self.audit())
+    text = ledger_report.describe(self.audit())
     rows = self.table(text)
     # Of equals the first.
     self.assertEqual([row[0] for row in rows[:3]], ['1', '2', '0'])
@@ -48,15 +48,15 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
 
   def test_long_tables_are_cut(self):
     epsilons, _ = self.write(clients=30, target_epsilon=5.0)
-    text = planning_ledger.describe(self.audit())
+    text = ledger_report.describe(self.audit())
     clients = [row[0] for row in self.table(text) if row[0].isdigit()]
     self.assertEqual(clients, ['28', '29', *map(str, range(27, 9, -1))])
-    rest = planning_ledger.terminal.epsilon(epsilons[9])
+    rest = ledger_report.terminal.epsilon(epsilons[9])
     self.assertIn(f'and 10 more, epsilon = {rest} or less;', text)
 
   def test_who_is_above_the_target(self):
     self.write(target_epsilon=0.1, enforced=False)
-    rows = self.table(planning_ledger.describe(self.audit()))
+    rows = self.table(ledger_report.describe(self.audit()))
     marks = {row[0]: row[3:] for row in rows[:3]}
     above = ['ABOVE', 'the', 'target']
     self.assertEqual(marks, {'1': above, '2': above, '0': []})
@@ -64,14 +64,14 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
   def test_file(self):
     epsilons, _ = self.write(clients=30, target_epsilon=0.3, enforced=False)
     folder = pathlib.Path(self.folder) / 'new' / 'audit'
-    planning_ledger.write(self.audit(), folder)
+    ledger_report.write(self.audit(), folder)
     self.assertEqual(
       sorted(path.name for path in folder.iterdir()),
       ['ledger_audit.csv', 'ledger_runs.csv', 'report.html'],
     )
     with open(folder / 'ledger_audit.csv', newline='') as file:
       rows = list(csv.DictReader(file))
-    self.assertEqual(tuple(rows[0]), planning_ledger.COLUMNS)
+    self.assertEqual(tuple(rows[0]), ledger_report.COLUMNS)
     self.assertLen(rows, 30)
     found = [float(row['epsilon']) for row in rows]
     self.assertEqual(found, sorted(found, reverse=True))
@@ -111,10 +111,10 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     audit = self.audit()
     self.assertGreater(audit.worst_epsilon, max(alone))
     folder = pathlib.Path(self.folder) / 'audit'
-    planning_ledger.write(audit, folder)
+    ledger_report.write(audit, folder)
     with open(folder / 'ledger_runs.csv', newline='') as file:
       rows = list(csv.DictReader(file))
-    self.assertEqual(tuple(rows[0]), planning_ledger.RUNS_COLUMNS)
+    self.assertEqual(tuple(rows[0]), ledger_report.RUNS_COLUMNS)
     self.assertEqual([row['run'] for row in rows], ['1', '2'])
     self.assertEqual([row['run_id'] for row in rows], [r.run_id for r in runs])
     self.assertEqual([row['mechanism'] for row in rows], ['m1', 'm2'])
@@ -128,15 +128,15 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     with self.create(header) as ledger_:
       ledger_.record(1, [2], ledger_cases.fresh(), 0.0)
     audit = self.audit()
-    text = planning_ledger.describe(audit)
+    text = ledger_report.describe(audit)
     self.assertEqual(self.table(text)[0][:2], ['2', 'inf'])
-    planning_ledger.check(audit)
-    planning_ledger.write(audit, pathlib.Path(self.folder) / 'audit')
+    ledger_report.check(audit)
+    ledger_report.write(audit, pathlib.Path(self.folder) / 'audit')
 
   def test_secret_draws(self):
     with self.create(ledger_cases.poisson_header()) as ledger_:
       ledger_.record(1, [], ledger_cases.fresh(), 5.0)
-    text = planning_ledger.describe(self.audit())
+    text = ledger_report.describe(self.audit())
     self.assertIn('every round is charged to every client', text)
     epsilons = {row[1] for row in self.table(text)[:3]}
     self.assertLen(epsilons, 1)
@@ -144,11 +144,11 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
 
   def test_within_the_target(self):
     self.write()
-    planning_ledger.check(self.audit())
+    ledger_report.check(self.audit())
 
   def test_above_a_target_that_is_not_enforced(self):
     self.write(target_epsilon=0.05, enforced=False)
-    planning_ledger.check(self.audit())
+    ledger_report.check(self.audit())
 
   def test_above_an_enforced_target(self):
     self.write(target_epsilon=0.1, enforced=False)
@@ -161,13 +161,13 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
       ledger.LedgerError,
       '2 of 3 clients are above the target epsilon = 0.1, .* client 1 has',
     ) as caught:
-      planning_ledger.check(audit)
+      ledger_report.check(audit)
     self.assertNotIn('\n', str(caught.exception))
 
   def test_statement_beside_it_is_not_bettered(self):
     _, head_hash = self.write()
     path = pathlib.Path(self.folder, 'privacy.json')
-    self.assertTrue(planning_ledger.verdict(self.audit()).holds)
+    self.assertTrue(ledger_report.verdict(self.audit()).holds)
     for said, holds, reason in (
       ({'holds': True, 'ledger_head': head_hash}, True, '^every release'),
       (
@@ -186,10 +186,10 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
       ([], True, '^every release'),
     ):
       path.write_text(json.dumps(said))
-      found = planning_ledger.verdict(self.audit())
+      found = ledger_report.verdict(self.audit())
       self.assertEqual(found.holds, holds)
       self.assertRegex(found.reason, reason)
-      text = planning_ledger.describe(self.audit())
+      text = ledger_report.describe(self.audit())
       self.assertIn(f'Reason: {found.reason}\n', text)
       self.assertEqual('DOES NOT HOLD' in text, not holds)
 
@@ -200,7 +200,7 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     pathlib.Path(self.folder, 'privacy.json').write_text(
       json.dumps({'holds': True, 'ledger_head': head_hash})
     )
-    self.assertFalse(planning_ledger.verdict(self.audit()).holds)
+    self.assertFalse(ledger_report.verdict(self.audit()).holds)
     with self.assertRaisesRegex(ValueError, 'holds must be False'):
       self.audit().describe(holds=True, reason='because')
 
@@ -208,9 +208,9 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     self.write()
     pathlib.Path(self.path() + '.head').unlink()
     audit = self.audit()
-    self.assertIn('NOT verified', planning_ledger.describe(audit))
+    self.assertIn('NOT verified', ledger_report.describe(audit))
     with self.assertRaisesRegex(ledger.LedgerError, 'its head is missing'):
-      planning_ledger.check(audit)
+      ledger_report.check(audit)
 
 
 if __name__ == '__main__':

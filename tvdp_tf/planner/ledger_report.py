@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tvdp_tf.output import folder as output_folder
+from tvdp_tf.output import files, terminal
 from tvdp_tf.output import report as output_report
-from tvdp_tf.output import terminal
 from tvdp_tf.privacy import ledger, ledger_audit
 from tvdp_tf.privacy import statement as statement_lib
 
@@ -134,7 +133,7 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
     ValueError: If the folder exists or cannot be written.
   """
   target = audit.header.target_epsilon
-  with output_folder.create(path) as folder:
+  with files.create_folder(path) as folder:
     _write_table(
       folder / CSV,
       COLUMNS,
