@@ -46,7 +46,7 @@ _REPEATED_LINES = 6
 _ROUNDS = 2
 # Counts the functions of the package that a program runs, by file.
 _PROFILED = """
-import json, runpy, sys, threading
+import atexit, json, runpy, sys, threading
 root, output, program, *arguments = sys.argv[1:]
 inside, seen = root + '/tvdp_tf/', set()
 def note(frame, event, argument):
@@ -54,18 +54,16 @@ def note(frame, event, argument):
   if event == 'call' and code.co_filename.startswith(inside):
     if not code.co_name.startswith('<'):
       seen.add((code.co_filename[len(root) + 1:], code.co_qualname))
+def write():  # At exit: a program leaves without ending its interpreter.
+  sys.setprofile(None)
+  with open(output, 'w') as file:
+    json.dump(sorted(seen), file)
+atexit.register(write)
 sys.path[:0] = [root + '/binaries', root]
 sys.argv = [program, *arguments]
 threading.setprofile(note)
 sys.setprofile(note)
-try:
-  runpy.run_path(program, run_name='__main__')
-except SystemExit as end:
-  assert not end.code, end.code
-finally:
-  sys.setprofile(None)
-  with open(output, 'w') as file:
-    json.dump(sorted(seen), file)
+runpy.run_path(program, run_name='__main__')
 """
 
 
