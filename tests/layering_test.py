@@ -96,9 +96,10 @@ def _circle(repository: import_graph.Repository) -> list[str]:
 
 
 class CheckoutTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.repository = import_graph.Repository(_ROOT)
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.repository = import_graph.Repository(_ROOT)
 
   def test_every_folder_has_a_layer(self):
     layers = {_layer(module) for module in self.repository.modules}
