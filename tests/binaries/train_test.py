@@ -588,8 +588,8 @@ class FailureTest(absltest.TestCase):
     )
     try:
       _wait_for(lambda: [*folder.glob('checkpoints/round_*')])
-      # Itself, the worker, and the relay to its network.
-      self.assertLen(_workers(mark), 3)
+      # Itself, the worker, the relay to its network, and who draws the curves.
+      self.assertLen(_workers(mark), 4)
     finally:
       process.send_signal(signal.SIGKILL)
       process.wait()
