@@ -118,17 +118,15 @@ MUTANTS = [
       '1 - roundings * sensitivity.relative_rounding(count, microbatch_size)',
     ),
     (
-      'total + tf.cast(addend, tf.float64)',
-      'tf.cast(tf.cast(total, tf.float32) + tf.cast(addend, tf.float32),'
-      ' tf.float64)',
+      'return end, total + addend',
+      'return end, tf.cast(tf.cast(total, tf.float32)'
+      ' + tf.cast(addend, tf.float32), tf.float64)',
     ),
+    ('tf.minimum(start + at_once, num_examples)', 'start + at_once - 1'),
+    ('num_examples <= at_once, lambda', 'num_examples <= 2 * at_once, lambda'),
     (
-      'tf.range(start, end) < prepared.count',
-      'tf.range(start, end) >= 0',
-    ),
-    (
-      'divisor = tf.cast(prepared.count, tf.float64)',
-      'divisor = tf.cast(prepared.count, tf.float64) / 2',
+      'divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64)',
+      'divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64) / 2',
     ),
     (
       'tf.where(used[:, tf.newaxis], gradient, tf.zeros_like(gradient))',
@@ -188,6 +186,16 @@ MUTANTS = [
       'tensor',
     ),
     ('model.ops <= _OPS', 'True'),
+    ('count - count % clipping.MICROBATCH_SIZE', 'count - count % 32'),
+    ('[-1, clipping.MICROBATCH_SIZE, tensor', '[1, self._whole, tensor'),
+    (
+      'whole + tf.matmul(left_rest, right_rest, transpose_a=True)',
+      'whole',
+    ),
+    (
+      'tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)',
+      'tf.reduce_sum(within, axis=0)',
+    ),
   ),
   *_of(
     'tvdp_tf/learning/ghost_clipping.py',
@@ -269,11 +277,8 @@ MUTANTS = [
       'math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV',
       '0.0 * size * noise_multiplier',
     ),
-    ('tf.reshape(part, step.shape) + step', 'tf.zeros_like(step) + step'),
-    (
-      'discrete_gaussian(noise_key, sum(sizes), release)',
-      'discrete_gaussian(noise_key, sum(sizes), 0)',
-    ),
+    ('flat.concatenated(steps) + drawn', 'flat.concatenated(steps)'),
+    ('noise_key, flat.size(steps), release', 'noise_key, flat.size(steps), 0'),
     ('tf.clip_by_value(steps, -_MOST_STEPS, _MOST_STEPS)', 'steps'),
     (
       'return np.frombuffer(secrets.token_bytes(16), np.int64)',

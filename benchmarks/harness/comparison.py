@@ -140,7 +140,7 @@ class _Player:
     self.check: session_lib.Check | None = None
     try:
       warm_up.until_all_took_part(self._session, work)
-      if contender is not contenders_lib.MATRIX_PRODUCT:
+      if contender not in contenders_lib.references(work):
         self.check = self._session.check(CHECK_ROUNDS)
     except BaseException:
       self.close()
@@ -177,7 +177,7 @@ def compare(
   rounds_per_block: int,
   on_turn: Callable[[str], None] = lambda name: None,
 ) -> tuple[list[Block], list[Program]]:
-  """Runs the programs in turns, the matrix product among them.
+  """Runs the programs in turns, what they are held against among them.
 
   Args:
     work: What they do.
@@ -197,7 +197,7 @@ def compare(
   with contextlib.ExitStack() as stack:
     players: dict[contenders_lib.Contender, _Player] = {}
     distances: dict[contenders_lib.Contender, float] = {}
-    for contender in [*contenders, contenders_lib.MATRIX_PRODUCT]:
+    for contender in [*contenders, *contenders_lib.references(work)]:
       on_turn(contender.name)
       player = players[contender] = _Player(contender, work, root)
       stack.callback(player.close)

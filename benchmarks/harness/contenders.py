@@ -100,6 +100,12 @@ MATRIX_PRODUCT = Contender(
   'benchmarks.harness.matrix_product',
   kinds=_BOTH,
 )
+ROUND_PRODUCTS = dataclasses.replace(
+  MATRIX_PRODUCT,
+  form='products',
+  description='the matrix products of a round, nothing else',
+  models=('mlp',),
+)
 _ALL = (
   OURS,
   _ours('continuous', 'the same with continuous noise', _PRIVATE),
@@ -154,3 +160,11 @@ _ALL = (
   ),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}
+
+
+def references(work: work_lib.Work) -> list[Contender]:
+  """What rounds of a work are held against, beside the contenders."""
+  return [
+    MATRIX_PRODUCT,
+    *([ROUND_PRODUCTS] if ROUND_PRODUCTS.does(work) else []),
+  ]

@@ -102,6 +102,18 @@ class Results:
     labels = {name: one.label for name, one in named}
     return {**labels, scaling.ROUNDS: 'round of one run'}
 
+  def _products(self, name: str) -> list[str]:
+    """A line on the products of a round, if they were measured."""
+    seconds = statistics.products_seconds(self.blocks[name])
+    if seconds is None:
+      return []
+    peak = statistics.peak_flops_per_second(self.blocks[name])
+    speed = self.settings.works[name].flops_per_round / seconds.median
+    return [
+      f'The products of a round alone: {seconds.median:.3g} s, '
+      f'{100 * speed / peak:.0f} % of the peak.'
+    ]
+
   def markdown(self) -> str:
     """All tables, with headings."""
     where = self.environment
@@ -115,6 +127,7 @@ class Results:
         f'## {name}',
         tables.comparison_table(own, self.absent_of(name)),
         f'The peak is that of a matrix product: {peak / 1e9:.0f} GFLOP/s.',
+        *self._products(name),
         tables.best_table(own),
       ]
     for name, starts in self.starts.items():
@@ -144,8 +157,9 @@ def _turns(
   for work in settings.works.values():
     programs = sum(contender.does(work) for contender in present)
     if 'peers' in settings.measures:
-      # Each is started once; so is the matrix product.
-      count += (programs + 1) * (1 + settings.turns)
+      # Each is started once; so is what they are held against.
+      programs_and_references = programs + len(contenders_lib.references(work))
+      count += programs_and_references * (1 + settings.turns)
     if 'startup' in settings.measures:
       count += programs * settings.starts
     if 'program' in settings.measures:
@@ -271,6 +285,11 @@ def _json(results: Results) -> dict[str, Any]:
     'peak_flops_per_second': {
       name: statistics.peak_flops_per_second(blocks)
       for name, blocks in results.blocks.items()
+    },
+    'products_seconds': {
+      name: dataclasses.asdict(seconds)
+      for name, blocks in results.blocks.items()
+      if (seconds := statistics.products_seconds(blocks))
     },
   }
 

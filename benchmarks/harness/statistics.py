@@ -46,11 +46,25 @@ class Summary:
   peak_bytes: int
 
 
+def _seconds(
+  blocks: Sequence[comparison.Block], contender: contenders_lib.Contender
+) -> list[float]:
+  name = contender.name
+  return [s for b in blocks if b.contender == name for s in b.seconds]
+
+
 def peak_flops_per_second(blocks: Sequence[comparison.Block]) -> float:
   """Of the fastest matrix product."""
-  name = contenders_lib.MATRIX_PRODUCT.name
-  seconds = [s for b in blocks if b.contender == name for s in b.seconds]
+  seconds = _seconds(blocks, contenders_lib.MATRIX_PRODUCT)
   return work_lib.MATRIX_FLOPS / min(seconds)
+
+
+def products_seconds(
+  blocks: Sequence[comparison.Block],
+) -> Quartiles | None:
+  """Of the products of a round alone; None where they were not measured."""
+  seconds = _seconds(blocks, contenders_lib.ROUND_PRODUCTS)
+  return Quartiles.of(seconds) if seconds else None
 
 
 def summarize(
@@ -58,7 +72,7 @@ def summarize(
   blocks: Sequence[comparison.Block],
   programs: Sequence[comparison.Program],
 ) -> list[Summary]:
-  """Summaries of all programs but the matrix product, the fastest first."""
+  """Summaries of all programs but products alone, the fastest first."""
   medians = {
     (block.contender, block.number): float(np.median(block.seconds))
     for block in blocks
@@ -68,11 +82,9 @@ def summarize(
   found = []
   for program in programs:
     name = program.contender.name
-    if program.contender == contenders_lib.MATRIX_PRODUCT:
+    if program.contender in contenders_lib.references(work):
       continue
-    seconds = Quartiles.of(
-      [s for b in blocks if b.contender == name for s in b.seconds]
-    )
+    seconds = Quartiles.of(_seconds(blocks, program.contender))
     ratios = [
       medians[name, n] / medians[contenders_lib.OURS.name, n] for n in numbers
     ]

@@ -77,11 +77,13 @@ class VerifyTest(parameterized.TestCase):
 class CompareTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.enter_context(
-      mock.patch.object(
-        contenders, 'MATRIX_PRODUCT', fakes.contender('same', 'matrix')
+    for name, library in (
+      ('MATRIX_PRODUCT', 'matrix'),
+      ('ROUND_PRODUCTS', 'products'),
+    ):
+      self.enter_context(
+        mock.patch.object(contenders, name, fakes.contender('same', library))
       )
-    )
 
   def compare(self, *members):
     return comparison.compare(fakes.WORK, members, fakes.ROOT, 3, 2)
@@ -92,16 +94,16 @@ class CompareTest(parameterized.TestCase):
     )
     blocks, programs = self.compare(fakes.contender('same'), restless)
     order = [block.contender for block in blocks]
-    names = ['numpy/same', 'restless/same', 'matrix/same']
+    names = ['numpy/same', 'restless/same', 'matrix/same', 'products/same']
     for number in range(3):
-      turn = order[3 * number : 3 * number + 3]
+      turn = order[4 * number : 4 * number + 4]
       self.assertCountEqual(turn, names)
       self.assertEqual(turn[-1], names[1])
-    self.assertLen({order[0], order[3], order[6]}, 2)
+    self.assertNotEqual(order[0:4], order[4:8])
     for block in blocks:
       self.assertLen(block.seconds, 2)
     self.assertEqual(
-      [block.number for block in blocks], [1] * 3 + [2] * 3 + [3] * 3
+      [block.number for block in blocks], [1] * 4 + [2] * 4 + [3] * 4
     )
     self.assertEqual([p.contender.name for p in programs], names)
     self.assertEqual(programs[1].distance, 0)

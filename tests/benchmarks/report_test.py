@@ -23,10 +23,13 @@ from benchmarks.harness import work as work_lib
 from tests.benchmarks import fakes
 
 OURS, MATRIX = contenders.OURS.name, contenders.MATRIX_PRODUCT.name
+PRODUCTS = contenders.ROUND_PRODUCTS.name
 
 
 def program_of(name, peak_bytes=2**30):
-  contender = {MATRIX: contenders.MATRIX_PRODUCT, **contenders.CONTENDERS}[name]
+  references = contenders.references(fakes.WORK)
+  known = {one.name: one for one in references} | contenders.CONTENDERS
+  contender = known[name]
   start = session.Start(3.0, 1.0, 'digest', {'library': '1'})
   return comparison.Program(contender, start, None, 0.0, peak_bytes)
 
@@ -41,8 +44,12 @@ BLOCKS = [
   comparison.Block('jax/scan', 2, [8.0, 8.0, 8.0]),
   comparison.Block('jax/vmap', 2, [16.0, 16.0, 16.0]),
   comparison.Block(MATRIX, 2, [1.0, 2.0]),
+  comparison.Block(PRODUCTS, 1, [0.8, 1.0]),
+  comparison.Block(PRODUCTS, 2, [1.2, 1.4]),
 ]
-PROGRAMS = [program_of(n) for n in ('jax/vmap', 'jax/scan', OURS, MATRIX)]
+PROGRAMS = [
+  program_of(n) for n in ('jax/vmap', 'jax/scan', OURS, MATRIX, PRODUCTS)
+]
 
 
 def medians_of_rows(folder):
@@ -52,7 +59,7 @@ def medians_of_rows(folder):
     for row in csv.DictReader(file):
       key = row['work'], row['program']
       seconds[key].append(float(row['seconds']))
-  products = (MATRIX, 'matrix/same')
+  products = (MATRIX, PRODUCTS, 'matrix/same', 'products/same')
   return {
     (work, program): float(np.median(values))
     for (work, program), values in seconds.items()
@@ -90,6 +97,24 @@ class SummaryTest(absltest.TestCase):
     flops = fakes.WORK.flops_per_round
     self.assertAlmostEqual(scan.flops_per_second, flops / 6.5)
     self.assertAlmostEqual(scan.share_of_peak, flops / 6.5 / peak)
+
+  def test_products_of_a_round(self):
+    found = statistics.products_seconds(BLOCKS)
+    self.assertEqual(found, statistics.Quartiles.of([0.8, 1.0, 1.2, 1.4]))
+    self.assertIsNone(statistics.products_seconds(BLOCKS[:-2]))
+    settings = report.Settings(('peers',), {'w': fakes.WORK}, (), 2, 3, 1)
+    where = {'load_average': 0.0}
+    results = report.Results(settings, where, [], {'w': BLOCKS})
+    share = fakes.WORK.flops_per_round / 1.1 / (work_lib.MATRIX_FLOPS / 0.5)
+    self.assertEqual(
+      results._products('w'),
+      [
+        'The products of a round alone: 1.1 s, '
+        f'{100 * share:.0f} % of the peak.'
+      ],
+    )
+    results.blocks['w'] = BLOCKS[:-2]
+    self.assertEqual(results._products('w'), [])
 
   def test_tables(self):
     absent = [contenders.CONTENDERS['flower/simulation']]
@@ -135,6 +160,7 @@ class WholeTest(absltest.TestCase):
     for name, value in (
       ('OURS', ours),
       ('MATRIX_PRODUCT', fakes.contender('same', 'matrix')),
+      ('ROUND_PRODUCTS', fakes.contender('same', 'products')),
       ('CONTENDERS', known),
       ('ENVIRONMENTS', 'no-such-folder'),
     ):
@@ -187,6 +213,7 @@ class InterruptedTest(absltest.TestCase):
   def test_what_was_measured_is_there(self):
     ours = fakes.contender('same', 'tvdp_tf')
     matrix = fakes.contender('same', 'matrix')
+    products = fakes.contender('same', 'products')
     settings = report.Settings(
       measures=('peers', 'startup'),
       works={'mlp-round': fakes.WORK},
@@ -199,6 +226,7 @@ class InterruptedTest(absltest.TestCase):
     with (
       mock.patch.object(contenders, 'OURS', ours),
       mock.patch.object(contenders, 'MATRIX_PRODUCT', matrix),
+      mock.patch.object(contenders, 'ROUND_PRODUCTS', products),
       mock.patch.object(contenders, 'CONTENDERS', {ours.name: ours}),
       mock.patch.object(
         report.startup, 'measure', side_effect=KeyboardInterrupt
@@ -206,7 +234,7 @@ class InterruptedTest(absltest.TestCase):
       self.assertRaises(KeyboardInterrupt),
     ):
       report.run(settings, fakes.ROOT, folder)
-    self.assertLen((folder / 'peers.csv').read_text().splitlines(), 1 + 2)
+    self.assertLen((folder / 'peers.csv').read_text().splitlines(), 1 + 3)
     self.assertFalse((folder / 'startup-mlp-round.csv').exists())
 
 

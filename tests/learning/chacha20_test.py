@@ -159,6 +159,28 @@ class KeystreamTest(parameterized.TestCase):
     )
     self.assertFalse(np.array_equal(found, expected))
 
+  @parameterized.parameters(1, 127, 128, 129, 300, 1000)
+  def test_compiled_words_are_in_the_same_order(self, num_blocks):
+    # What XLA compiles takes smaller tiles: a key's noise must not tell.
+    def words(key, nonce, start):
+      return chacha20.unordered_words(key, num_blocks, nonce, start)
+
+    state = (
+      tf.constant(KEY),
+      tf.constant(NONCE),
+      tf.constant(2**32 - 100, tf.int64),
+    )
+    with mock.patch.object(chacha20, '_TILE', 400):
+      plain = tf.function(words)(*state).numpy()
+      compiled = tf.function(words, jit_compile=True)(*state).numpy()
+    np.testing.assert_array_equal(compiled, plain)
+    self.assertLen(np.unique(plain), len(plain))
+
+  def test_the_op_tells_what_is_compiled(self):
+    for compiled in (False, True):
+      tells = tf.function(chacha20._is_compiled, jit_compile=compiled)
+      self.assertEqual(tells(), compiled)
+
   def test_the_same_in_a_graph(self):
     size = 1001
     expected = reference(KEY, size, NONCE)

@@ -1,10 +1,12 @@
 """The arithmetic of clipping, against exact sums."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import clipping
+from tvdp_tf.learning import clipping, ghost_clipping
 from tvdp_tf.privacy import sensitivity
 
 
@@ -135,6 +137,87 @@ class RoundingTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'C must be'):
       sensitivity.check_clip('C', clip)
     self.assertEqual(sensitivity.check_clip('C', 1e-10), 1e-10)
+
+
+class RowsTest(parameterized.TestCase):
+  def numbers(self, rows, columns):
+    # Sums of such integers are exact in float32.
+    rng = np.random.default_rng([rows, columns])
+    return rng.integers(-9, 10, [rows, columns]).astype(np.float32)
+
+  @parameterized.parameters(0, 64, 192)
+  def test_any_rest(self, whole):
+    for rest in range(64):
+      count = whole + rest
+      left, right = self.numbers(count, 5), self.numbers(count, 3)
+      rows = ghost_clipping._Rows(tf.constant(count))
+      np.testing.assert_array_equal(
+        rows.product(tf.constant(left), tf.constant(right)), left.T @ right
+      )
+      np.testing.assert_array_equal(rows.sum(tf.constant(left)), left.sum(0))
+
+  @parameterized.parameters(40, 64, 664, 1024)
+  def test_no_more_than_a_microbatch_is_added_up_in_float32(self, count):
+    left, right = self.numbers(count, 5), self.numbers(count, 3)
+    rows = ghost_clipping._Rows(tf.constant(count))
+    size = sensitivity.MICROBATCH_SIZE
+    with (
+      mock.patch.object(tf, 'matmul', wraps=tf.matmul) as products,
+      mock.patch.object(tf, 'reduce_sum', wraps=tf.reduce_sum) as sums,
+    ):
+      rows.product(tf.constant(left), tf.constant(right))
+      rows.sum(tf.constant(left))
+    self.assertNotEmpty(products.call_args_list)
+    for call in products.call_args_list:
+      for factor in call.args:
+        self.assertLessEqual(factor.shape[-2], size)
+    # Then come their sums.
+    self.assertNotEmpty(sums.call_args_list)
+    for call in sums.call_args_list:
+      added = call.args[0].shape[call.kwargs['axis']]
+      self.assertLessEqual(added, size)
+
+
+class GroupsTest(parameterized.TestCase):
+  @parameterized.product(examples=(3, 4, 8, 9, 16, 17), microbatches=(0, 2))
+  def test_how_many_are_added_up_in_float32(self, examples, microbatches):
+    """Four at a time, or two times four where they are prepared."""
+
+    def squared_count(weights, features, labels, present, clip):
+      del weights, features, labels, clip
+      return [tf.square(tf.reduce_sum(tf.cast(present, tf.float64)))[None]]
+
+    class Prepared(clipping.PreparedSum):
+      def prepare(self, features):
+        return features
+
+      def __call__(
+        self, weights, features, labels, present, clip, prepared=None
+      ):
+        np.testing.assert_array_equal(prepared, features)
+        return squared_count(weights, features, labels, present, clip)
+
+    clipped_sum = squared_count
+    if microbatches:
+      clipped_sum = Prepared()
+      clipped_sum.microbatches = microbatches
+    prepared = clipping.examples(
+      clipped_sum,
+      np.arange(examples, dtype=np.float32)[:, np.newaxis],
+      np.zeros([examples], np.int32),
+    )
+    total = clipping.flat_gradient_sum(
+      clipped_sum,
+      [tf.zeros([1])],
+      prepared,
+      example_l2_norm_clip=1.0,
+      microbatch_size=4,
+    )
+    size = 4 * (microbatches or 1)
+    self.assertEqual(
+      total.numpy().tolist(),
+      [examples // size * size**2 + (examples % size) ** 2],
+    )
 
 
 class MeanTest(parameterized.TestCase):

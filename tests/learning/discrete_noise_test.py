@@ -53,6 +53,31 @@ class PerturbTest(parameterized.TestCase):
     expected = (np.round(values * STEPS / 0.5) + drawn) * (0.5 / STEPS)
     np.testing.assert_array_equal(released, expected)
 
+  def test_several_tensors_are_one_draw(self):
+    # Of several dtypes, and steps of the grid, whose every bit counts.
+    values = [
+      tf.constant([[0.1, -2.5], [1e3, 3e-4]], tf.float32),
+      tf.constant([7.7], tf.float64),
+      tf.constant([2**60 + 1, -(2**60) - 3], tf.int64),
+      tf.zeros([0], tf.float64),
+      tf.constant(1e6, tf.float64),
+    ]
+    stddev = 0.3
+    released = perturb(values, stddev)
+    grid = stddev / STEPS
+    drawn = discrete_gaussian.discrete_gaussian(KEY, 8).numpy()
+    parts = np.split(drawn, [4, 5, 7, 7])
+    for one, value, part in zip(released, values, parts, strict=True):
+      steps = value.numpy()
+      if value.dtype != tf.int64:
+        steps = np.round(steps.astype(np.float64) / grid).astype(np.int64)
+      expected = (steps + part.reshape(value.shape)).astype(np.float64) * grid
+      is_float32 = value.dtype == tf.float32
+      self.assertEqual(one.dtype, tf.float32 if is_float32 else tf.float64)
+      np.testing.assert_array_equal(
+        one, expected.astype(np.float32) if is_float32 else expected
+      )
+
   def test_releases_and_keys_are_independent(self):
     zeros = [tf.zeros([4000], tf.float64)]
     draws = [

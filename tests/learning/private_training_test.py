@@ -169,6 +169,36 @@ class ClippedMeanGradientTest(parameterized.TestCase):
             err_msg=f'{clip} {count}',
           )
 
+  @parameterized.product(make_sum=GHOST, build=(mlp, convolutional))
+  def test_any_number_of_examples(self, make_sum, build):
+    # Whole microbatches and a rest of any size; more than go at once.
+    model = build()
+    weights = start(model)
+    features, labels = examples(2048 + 63)
+    means = [
+      tf.function(
+        functools.partial(
+          clipping.clipped_mean_gradient,
+          one(model),
+          weights,
+          example_l2_norm_clip=0.5,
+        ),
+        input_signature=[
+          tf.TensorSpec([None, 8, 8, 1]),
+          tf.TensorSpec([None], tf.int32),
+        ],
+      )
+      for one in (make_sum, vectorized)
+    ]
+    for count in (*range(1, 66), 100, 128, 1023, 1024, 1025, len(labels)):
+      actual, expected = (
+        mean(features[-count:], labels[-count:]) for mean in means
+      )
+      for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(
+          one, other, rtol=2e-4, atol=2e-6, err_msg=str(count)
+        )
+
   @parameterized.product(
     make_sum=(vectorized, *GHOST), build=(mlp, convolutional)
   )
@@ -178,7 +208,8 @@ class ClippedMeanGradientTest(parameterized.TestCase):
     model = build()
     weights = start(model)
     clipped_sum = make_sum(model)
-    features, labels = examples(10)
+    # A whole microbatch, and a rest.
+    features, labels = examples(70)
 
     @tf.function
     def gradient(x):
@@ -191,12 +222,14 @@ class ClippedMeanGradientTest(parameterized.TestCase):
         [np.ravel(g) for g in gradient(tf.constant(x))]
       ).astype(np.float64)
 
-    for size in (1e-3, 1.0, 1e20, np.inf, np.nan):
-      with self.subTest(size=size):
+    for size, place in itertools.product(
+      (1e-3, 1.0, 1e20, np.inf, np.nan), (3, 67)
+    ):
+      with self.subTest(size=size, place=place):
         other = features.copy()
-        other[3] = size
+        other[place] = size
         moved = np.linalg.norm(mean_gradient(features) - mean_gradient(other))
-        self.assertLessEqual(moved, 2 * 0.5 / 10)
+        self.assertLessEqual(moved, 2 * 0.5 / 70)
         self.assertGreater(moved, 0)
 
   @parameterized.product(make_sum=(vectorized, *GHOST))

@@ -23,12 +23,7 @@ import tensorflow_federated as tff
 from scipy import stats
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.federated import (
-  checked_mean,
-  nesting,
-  schedule_state,
-  usable_sums,
-)
+from tvdp_tf.federated import checked_mean, nesting, schedule_state, usable_sums
 from tvdp_tf.learning import noise
 
 # Probability that an honest upload is taken for one that is too long.

@@ -6,7 +6,7 @@ counter of blocks, a 64-bit nonce, and the form for keys of 128 bits ('expand
 whoever sees any part of its output learns nothing of the key or of the rest.
 
 Words are the same in every runtime. In this process XLA compiles the rounds,
-half a second for each number of words, which are then six times as fast as the
+half a second for each number of words, which are then ten times as fast as the
 ops one by one: TFF's worker goes by these, for `jit_compile` has no effect on
 it.
 """
@@ -31,6 +31,8 @@ _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 # bytes each, to stay in the second-level cache; enough that the ops one by one
 # do not spend their time on being started.
 _TILE = 4096
+# And where XLA compiles them: their state stays in the first-level cache.
+_COMPILED_TILE = 128
 
 
 def _rotate(words: tf.Tensor, count: int) -> tf.Tensor:
@@ -100,6 +102,18 @@ def block_rows(
   return tf.stack([row + word for row, word in zip(rows, mixed, strict=True)])
 
 
+def _whole_key(noise_key: tf.Tensor) -> tf.Tensor:
+  """The second and the third row of the state, uint32 [8]."""
+  key = tf.reshape(tf.bitcast(noise_key, tf.uint32), [4])
+  return tf.concat([key, key], axis=0)
+
+
+def _num_tiles(num_blocks: int) -> tuple[int, int]:
+  """How many tiles, and of how many blocks each, hold so many blocks."""
+  tiles = -(-num_blocks // _TILE)
+  return tiles, -(-num_blocks // tiles)
+
+
 def _tiles(
   noise_key: tf.Tensor,
   num_blocks: int | tf.Tensor,
@@ -108,12 +122,10 @@ def _tiles(
 ) -> tf.Tensor:
   """At least `num_blocks` consecutive blocks, uint32 [tiles, 16, blocks]."""
   constants = tf.constant(_CONSTANTS, tf.uint32)
-  key = tf.reshape(tf.bitcast(noise_key, tf.uint32), [4])
-  key = tf.concat([key, key], axis=0)
+  key = _whole_key(noise_key)
   if isinstance(num_blocks, tf.Tensor) or num_blocks <= _TILE:
     return block_rows(constants, key, nonce, start, num_blocks)[tf.newaxis]
-  tiles = -(-num_blocks // _TILE)
-  size = -(-num_blocks // tiles)
+  tiles, size = _num_tiles(num_blocks)
   done = tf.TensorArray(tf.uint32, tiles, element_shape=[16, size])
 
   def body(index, done):
@@ -125,6 +137,54 @@ def _tiles(
     lambda index, _: index < tiles, body, (tf.constant(0), done)
   )
   return done.stack()
+
+
+def _paired(rows: tf.Tensor) -> tf.Tensor:
+  """Words of 64 bits, int64 [..., 8, n], of uint32 [..., 16, n].
+
+  Which of a block's words make a pair does not matter.
+  """
+  low, high = tf.split(rows, 2, axis=-2)
+  high = tf.bitwise.left_shift(
+    tf.cast(high, tf.int64), tf.constant(32, tf.int64)
+  )
+  return tf.bitwise.bitwise_or(tf.cast(low, tf.int64), high)
+
+
+def _words_of_small_tiles(
+  noise_key: tf.Tensor, num_blocks: int, nonce: tf.Tensor, start: tf.Tensor
+) -> tf.Tensor:
+  """What `_paired` makes of `_tiles`, int64 [tiles, 8, blocks], for XLA."""
+  constants = tf.constant(_CONSTANTS, tf.uint32)
+  key = _whole_key(noise_key)
+  tiles, size = _num_tiles(num_blocks)
+  small = -(-size // _COMPILED_TILE)  # In a tile; the last one is cut.
+  done = tf.TensorArray(
+    tf.int64, tiles * small, element_shape=[8, _COMPILED_TILE]
+  )
+
+  def body(index, done):
+    blocks = index // small * size + index % small * _COMPILED_TILE
+    first = start + tf.cast(blocks, tf.int64)
+    rows = block_rows(constants, key, nonce, first, _COMPILED_TILE)
+    return index + 1, done.write(index, _paired(rows))
+
+  _, done = tf.while_loop(
+    lambda index, _: index < tiles * small, body, (tf.constant(0), done)
+  )
+  words = tf.reshape(done.stack(), [tiles, small, 8, _COMPILED_TILE])
+  words = tf.transpose(words, [0, 2, 1, 3])
+  return tf.reshape(words, [tiles, 8, -1])[:, :, :size]
+
+
+def _is_compiled() -> tf.Tensor:
+  """Whether XLA has compiled what runs, or TensorFlow's ops run one by one.
+
+  Compiled, the op tells of no device in its list; what is not taken is dropped.
+  """
+  devices = ['CPU', 'GPU']
+  index = tf.raw_ops.DeviceIndex(device_names=devices)
+  return tf.equal(index, len(devices))
 
 
 def ordered_words(
@@ -201,12 +261,13 @@ def unordered_words(
     int64 tensor of 8 num_blocks words or somewhat more: all words of the first
     blocks, fewer than 2 num_blocks, in an order that depends on `num_blocks`.
   """
-  tiles = _tiles(noise_key, num_blocks, nonce, start)
-  # Which of a block's 32-bit words make a pair does not matter.
-  low = tf.cast(tiles[:, :8], tf.int64)
-  high = tf.cast(tiles[:, 8:], tf.int64)
-  high = tf.bitwise.left_shift(high, tf.constant(32, tf.int64))
-  return tf.reshape(tf.bitwise.bitwise_or(low, high), [-1])
+  state = noise_key, num_blocks, nonce, start
+  words = tf.cond(
+    _is_compiled(),
+    lambda: _words_of_small_tiles(*state),
+    lambda: _paired(_tiles(*state)),
+  )
+  return tf.reshape(words, [-1])
 
 
 _compiled_words = tf.function(ordered_words, jit_compile=True, autograph=False)

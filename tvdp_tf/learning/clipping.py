@@ -10,10 +10,11 @@ With u = 2^-24 (float32) and v = 2^-53 (float64), B the size of a microbatch:
 
 * A norm comes with a bound of its error added: it is at least the true one.
 * A clipped gradient is a float32 tensor times a float32 factor. A microbatch
-  adds up B of them in float32, in any order: each value of the sum is off by at
-  most (B + 3) u times the sum of the absolute values, so the sum by at most
-  (B + 3) u B C_g in norm. The same microbatch gives the same bits, and one
-  example is in one microbatch, so that two data sets differ by twice that.
+  adds up B of them in float32, in any order, the last one fewer: each value of
+  the sum is off by at most (B + 3) u times the sum of the absolute values, so
+  the sum by at most (B + 3) u B C_g in norm. The same microbatch gives the same
+  bits, and one example is in one microbatch, so that two data sets differ by
+  twice that. Where microbatches end depends on n alone.
 * The sums of G microbatches are added in float32, in any order: G values, each
   off by G u at most of a sum of norm G B C_g. One example is in one such group.
 * The groups' sums are added in float64, in any order: n / B additions to a sum
@@ -28,11 +29,11 @@ is one tensor, of any loss, or two rows that count as an example each
 import abc
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tvdp_tf.learning import local_training
+from tvdp_tf.learning import flat, local_training
 from tvdp_tf.privacy import sensitivity
 
 # (weights, features [b, ...], labels [b], present bool [b], clip) -> the sum of
@@ -296,32 +297,22 @@ def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
   return clipped_sum
 
 
-def _pad(tensor: tf.Tensor, padding: tf.Tensor) -> tf.Tensor:
-  paddings = [[0, padding]] + [[0, 0]] * (len(tensor.shape) - 1)
-  return tf.pad(tensor, paddings)
-
-
 class Examples(NamedTuple):
   """A client's examples, ready to be gone through many times.
 
   Attributes:
-    features: [n, ...], filled up with zeros to whole microbatches.
-    labels: The same of the labels.
+    features: [n, ...].
+    labels: [n].
     prepared: Of a `PreparedSum`; None for any other.
-    count: n.
   """
 
   features: tf.Tensor
   labels: tf.Tensor
   prepared: tf.Tensor | None
-  count: tf.Tensor
 
 
 def examples(
-  clipped_sum: ClippedSum,
-  features: tf.Tensor,
-  labels: tf.Tensor,
-  microbatch_size: int = MICROBATCH_SIZE,
+  clipped_sum: ClippedSum, features: tf.Tensor, labels: tf.Tensor
 ) -> Examples:
   """Prepares examples for `mean_gradient`.
 
@@ -329,15 +320,15 @@ def examples(
     clipped_sum: How to sum over a microbatch.
     features: Tensor [n, ...].
     labels: Tensor [n].
-    microbatch_size: How many examples are worked on at a time.
   """
-  count = tf.shape(labels)[0]
-  padding = -count % microbatch_size
-  features = _pad(features, padding)
+  features, labels = (
+    tf.convert_to_tensor(features),
+    tf.convert_to_tensor(labels),
+  )
   prepared = None
   if isinstance(clipped_sum, PreparedSum):
     prepared = clipped_sum.prepare(features)
-  return Examples(features, _pad(labels, padding), prepared, count)
+  return Examples(features, labels, prepared)
 
 
 def clipped_mean_gradient(
@@ -353,13 +344,13 @@ def clipped_mean_gradient(
   return mean_gradient(
     clipped_sum,
     weights,
-    examples(clipped_sum, features, labels, microbatch_size),
+    examples(clipped_sum, features, labels),
     example_l2_norm_clip=example_l2_norm_clip,
     microbatch_size=microbatch_size,
   )
 
 
-def gradient_sum(
+def flat_gradient_sum(
   clipped_sum: ClippedSum,
   weights: local_training.Weights,
   prepared: Examples,
@@ -367,7 +358,7 @@ def gradient_sum(
   example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
   adjacency: str = sensitivity.REPLACE_ONE,
-) -> list[tf.Tensor]:
+) -> tf.Tensor:
   """Sum over the examples of their gradients, each clipped to norm C_g.
 
   Args:
@@ -375,20 +366,21 @@ def gradient_sum(
     weights: Float tensors of static shapes.
     prepared: Of `examples`, by the same `clipped_sum`.
     example_l2_norm_clip: C_g > 0. The norm is over all weights together.
-    microbatch_size: As of `examples`.
+    microbatch_size: How many examples are worked on at a time.
     adjacency: 'replace-one', or 'zero-out': of a bound half as large, rounding
       takes up twice the share.
 
   Returns:
-    float64 tensors of the shapes of `weights`; an example whose gradient is not
-    finite counts as zero. Replacing one example moves them by at most 2 C_g,
-    see above; putting zero in the place of its gradient, by C_g with adjacency
-    'zero-out'.
+    float64 [values], the weights' one after the other; an example whose
+    gradient is not finite counts as zero. Replacing one example moves it by at
+    most 2 C_g, see above; putting zero in the place of its gradient, by C_g
+    with adjacency 'zero-out'.
   """
   weights = list(weights)
-  padded = tf.shape(prepared.labels)[0]
-  count = tf.cast(prepared.count, tf.float64)
+  features, labels, rows = prepared
+  num_examples = tf.shape(labels)[0]
   roundings = 1 if adjacency == sensitivity.REPLACE_ONE else 2
+  count = tf.cast(num_examples, tf.float64)
   clip = tf.cast(example_l2_norm_clip, tf.float64) / (
     1 + roundings * sensitivity.relative_rounding(count, microbatch_size)
   )
@@ -396,47 +388,75 @@ def gradient_sum(
   if isinstance(clipped_sum, PreparedSum):
     at_once *= clipped_sum.microbatches
 
-  def add_microbatches(start, totals):
-    end = tf.minimum(start + at_once, padded)
-    more = [] if prepared.prepared is None else [prepared.prepared[start:end]]
-    sums = clipped_sum(
-      weights,
-      prepared.features[start:end],
-      prepared.labels[start:end],
-      tf.range(start, end) < prepared.count,
-      clip,
-      *more,
-    )
-    return end, [
-      total + tf.cast(addend, tf.float64)
-      for total, addend in zip(totals, sums, strict=True)
-    ]
+  def summed(features, labels, *rows):
+    present = tf.ones_like(labels, tf.bool)
+    sums = clipped_sum(weights, features, labels, present, clip, *rows)
+    return flat.in_float64(sums)
 
-  _, totals = tf.while_loop(
-    lambda start, _: start < padded,
-    add_microbatches,
-    (tf.constant(0), [tf.zeros(w.shape, tf.float64) for w in weights]),
+  taken = (features, labels) if rows is None else (features, labels, rows)
+
+  def add_microbatches(start, total):
+    end = tf.minimum(start + at_once, num_examples)
+    addend = summed(*(tensor[start:end] for tensor in taken))
+    return end, total + addend
+
+  def all_microbatches():
+    _, total = tf.while_loop(
+      lambda start, _: start < num_examples,
+      add_microbatches,
+      (tf.constant(0), tf.zeros([flat.size(weights)], tf.float64)),
+    )
+    return total
+
+  if not isinstance(clipped_sum, PreparedSum):
+    return all_microbatches()  # Its graph is large: it is there once.
+  # Without the loop's ops, which take a twentieth of a step.
+  return tf.cond(
+    num_examples <= at_once, lambda: summed(*taken), all_microbatches
   )
-  return list(totals)
+
+
+def gradient_sum(
+  clipped_sum: ClippedSum,
+  weights: local_training.Weights,
+  prepared: Examples,
+  **options: Any,
+) -> list[tf.Tensor]:
+  """Like `flat_gradient_sum`, shaped as the weights.
+
+  Args:
+    clipped_sum: As of `flat_gradient_sum`, as the others.
+    weights: Float tensors of static shapes.
+    prepared: Of `examples`.
+    **options: The others.
+
+  Returns:
+    float64 tensors of the shapes of `weights`.
+  """
+  return flat.split(
+    flat_gradient_sum(clipped_sum, weights, prepared, **options), weights
+  )
+
+
+def flat_mean_gradient(
+  clipped_sum: ClippedSum,
+  weights: local_training.Weights,
+  prepared: Examples,
+  **options: Any,
+) -> tf.Tensor:
+  """Like `flat_gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
+  total = flat_gradient_sum(clipped_sum, weights, prepared, **options)
+  divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64)
+  return total / divisor
 
 
 def mean_gradient(
   clipped_sum: ClippedSum,
   weights: local_training.Weights,
   prepared: Examples,
-  *,
-  example_l2_norm_clip: float | tf.Tensor,
-  microbatch_size: int = MICROBATCH_SIZE,
-  adjacency: str = sensitivity.REPLACE_ONE,
+  **options: Any,
 ) -> list[tf.Tensor]:
   """Like `gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
-  totals = gradient_sum(
-    clipped_sum,
-    weights,
-    prepared,
-    example_l2_norm_clip=example_l2_norm_clip,
-    microbatch_size=microbatch_size,
-    adjacency=adjacency,
+  return flat.split(
+    flat_mean_gradient(clipped_sum, weights, prepared, **options), weights
   )
-  divisor = tf.cast(prepared.count, tf.float64)
-  return [total / divisor for total in totals]

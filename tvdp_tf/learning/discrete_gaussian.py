@@ -443,16 +443,24 @@ def _attempt(
   first_pass = _compiled_first_pass(num_blocks, num_ready, scheme)
   words, values, is_open, ready = first_pass(noise_key, nonce, start, table)
   reader = _Reader(ready, noise_key, nonce, start + _FURTHER)
-  places = tf.where(is_open)
+  places = tf.where(is_open)  # In ascending order, as all below.
   judged, accepted = _judge(tf.gather_nd(words, places), table, reader, scheme)
-  values = tf.tensor_scatter_nd_update(values, places, judged)
-  kept = tf.tensor_scatter_nd_update(tf.logical_not(is_open), places, accepted)
+  inside = tf.math.count_nonzero(places < size)
   # Accepted candidates beyond `size` replace rejected ones before it.
-  gaps = tf.where(tf.logical_not(kept[:size]))
-  spare = tf.gather_nd(values[size:], tf.where(kept[size:]))
+  beyond = places[inside:] - size
+  others = tf.tensor_scatter_nd_update(values[size:], beyond, judged[inside:])
+  is_spare = tf.tensor_scatter_nd_update(
+    tf.ones_like(others, tf.bool), beyond, accepted[inside:]
+  )
+  spare = tf.gather_nd(others, tf.where(is_spare))
+  gaps = tf.where(tf.logical_not(accepted[:inside]))
   missing = tf.shape(gaps)[0]
   filled = tf.minimum(missing, tf.size(spare))
-  values = tf.tensor_scatter_nd_update(values, gaps[:filled], spare[:filled])
+  chosen = tf.tensor_scatter_nd_update(
+    judged[:inside], gaps[:filled], spare[:filled]
+  )
+  # All values are copied but once.
+  values = tf.tensor_scatter_nd_update(values, places[:inside], chosen)
   return values[:size], filled < missing
 
 

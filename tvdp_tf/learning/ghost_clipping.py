@@ -314,7 +314,6 @@ class _WatchedModel:
     delta_i is the gradient of the loss of row i's example, a mean over its
     views, with respect to what the layer gives before its activation.
     """
-    num_examples = tf.cast(tf.shape(labels)[0], tf.float32)
     features, labels = view_gradients.rows(self._views, features, labels)
     seen: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
     with (
@@ -323,12 +322,15 @@ class _WatchedModel:
       _watched(self.layers, tape, seen),
     ):
       outputs = self._model(features, training=self._training)
-      total = self._loss(labels, outputs) * num_examples
+      # Row by row: a mean over them, and its gradient, would be a dozen ops.
+      losses = self._loss.call(labels, outputs)
+      if (num_views := views.VIEWS[self._views]) > 1:
+        losses /= num_views
     inputs, outputs = zip(
       *(seen[id(layer)] for layer in self.layers), strict=True
     )
     deltas = tape.gradient(
-      total, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      losses, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     return list(inputs), list(deltas)
 
@@ -378,14 +380,34 @@ def _kernel_gradients(
   return tf.transpose(tf.concat(rows, axis=2), [0, 2, 1])
 
 
-def _microbatches(tensor: tf.Tensor) -> tf.Tensor:
-  """[rows..., k] as [rows / B, B, k]; filled up with zeros to whole ones."""
-  size = clipping.MICROBATCH_SIZE
-  rows = tf.reshape(tensor, [-1, tensor.shape[-1]])
-  padding = -tf.shape(rows)[0] % size
-  paddings = [[0, padding], [0, 0]]
-  whole = tf.cond(padding > 0, lambda: tf.pad(rows, paddings), lambda: rows)
-  return tf.reshape(whole, [-1, size, rows.shape[-1]])
+class _Rows:
+  """Sums over rows, as many of them together as are proven in `clipping`.
+
+  Nothing is filled up or copied: what is left after whole microbatches is a
+  smaller one.
+  """
+
+  def __init__(self, count: tf.Tensor):
+    """Takes the number of rows, a scalar int32."""
+    self._whole = count - count % clipping.MICROBATCH_SIZE
+
+  def _divided(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Whole microbatches [rows / B, B, k] of rows [rows, k], and the rest."""
+    shape = [-1, clipping.MICROBATCH_SIZE, tensor.shape[-1]]
+    return tf.reshape(tensor[: self._whole], shape), tensor[self._whole :]
+
+  def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+    """[k] of [rows, k]."""
+    whole, rest = self._divided(tensor)
+    within = tf.reduce_sum(whole, axis=1)
+    return tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)
+
+  def product(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """[k, m], the sum of the outer products of rows [rows, k] and [rows, m]."""
+    left, left_rest = self._divided(left)
+    right, right_rest = self._divided(right)
+    whole = tf.reduce_sum(tf.matmul(left, right, transpose_a=True), axis=0)
+    return whole + tf.matmul(left_rest, right_rest, transpose_a=True)
 
 
 class GhostClippedSum(clipping.PreparedSum):
@@ -529,18 +551,23 @@ class GhostClippedSum(clipping.PreparedSum):
         parts.append(tf.reduce_sum(places, axis=1))
     squares = self._squares(inputs, deltas, explicit, prepared)
     used, scales = clipping.scales(squares, present, clip)
-    # Times zero, what is not finite is not zero.
     all_finite = tf.reduce_all(tf.math.is_finite(squares))
 
     def shaped(of_examples, tensor):
       return tf.reshape(of_examples, [-1] + [1] * (len(tensor.shape) - 1))
 
-    def kept(tensor):
+    def kept(*tensors):
+      # Times zero, what is not finite is not zero.
       return tf.cond(
         all_finite,
-        lambda: tensor,
-        lambda: tf.where(shaped(used, tensor), tensor, 0),
+        lambda: tensors,
+        lambda: tuple(
+          tf.where(shaped(used, tensor), tensor, 0) for tensor in tensors
+        ),
       )
+
+    def flat_rows(tensor):
+      return tf.reshape(tensor, [-1, tensor.shape[-1]])
 
     sums = []
     for layer, value, delta, parts in zip(
@@ -548,24 +575,23 @@ class GhostClippedSum(clipping.PreparedSum):
     ):
       of_layer = []
       if _is_dense(layer):
-        scaled = _microbatches(kept(delta) * shaped(scales, delta))
-        of_layer.append(
-          tf.matmul(_microbatches(kept(value)), scaled, transpose_a=True)
-        )
+        left, right = kept(value, delta)
+        scaled = flat_rows(right * shaped(scales, delta))
+        rows = _Rows(tf.shape(scaled)[0])
+        of_layer.append(rows.product(flat_rows(left), scaled))
         if layer.use_bias and not parts:
-          of_layer.append(tf.reduce_sum(scaled, axis=1))
-      of_layer += [
-        tf.matmul(
-          _microbatches(scales[:, tf.newaxis]),
-          _microbatches(
-            tf.reshape(kept(part), [-1, part.shape[1:].num_elements()])
-          ),
-          transpose_a=True,
-        )
-        for part in parts
-      ]
+          of_layer.append(rows.sum(scaled))
+      if parts:
+        rows = _Rows(tf.shape(scales)[0])
+        of_layer += [
+          rows.product(
+            scales[:, tf.newaxis],
+            tf.reshape(part, [-1, part.shape[1:].num_elements()]),
+          )
+          for part in kept(*parts)
+        ]
       sums += [
-        tf.reshape(tf.reduce_sum(total, axis=0), weight.shape)
+        tf.reshape(total, weight.shape)
         for total, weight in zip(of_layer, layer.trainable_weights, strict=True)
       ]
     return sums

@@ -168,10 +168,14 @@ class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
     """The loss of each example, [n]."""
     labels = tf.reshape(labels, [-1])
     known = tf.logical_and(labels >= 0, labels < scores.shape[-1])
-    return super().call(
-      tf.where(known, labels, tf.zeros_like(labels)),
-      tf.where(known[:, tf.newaxis], scores, tf.zeros_like(scores)),
-    )
+
+    def kept(tensor):
+      # By rows: `tf.where`, which broadcasts, takes several times as long.
+      return tf.raw_ops.Select(
+        condition=known, x=tensor, y=tf.zeros_like(tensor)
+      )
+
+    return super().call(kept(labels), kept(scores))
 
 
 def _cross_entropy() -> tf.keras.losses.Loss:

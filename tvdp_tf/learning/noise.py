@@ -13,6 +13,7 @@ floating-point noise has known side channels: README, "What is not protected".
 Neither is so of the discrete noise that `perturb` can add in its place.
 """
 
+import itertools
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import discrete_gaussian
+from tvdp_tf.learning import discrete_gaussian, flat
 from tvdp_tf.privacy import noise_distance
 
 NOISE_KEY_SPEC = tf.TensorSpec([2], tf.int64)
@@ -295,13 +296,11 @@ def discrete_steps(
   Returns:
     int64 tensors of the same shapes.
   """
-  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in steps]
   if drawn is None:
-    drawn = discrete_gaussian.discrete_gaussian(noise_key, sum(sizes), release)
-  return [
-    tf.reshape(part, step.shape) + step
-    for part, step in zip(tf.split(drawn, sizes), steps, strict=True)
-  ]
+    drawn = discrete_gaussian.discrete_gaussian(
+      noise_key, flat.size(steps), release
+    )
+  return flat.split(flat.concatenated(steps) + drawn, steps)
 
 
 def _perturb_discretely(
@@ -311,19 +310,23 @@ def _perturb_discretely(
   release: int | tf.Tensor,
   drawn: tf.Tensor | None,
 ) -> list[tf.Tensor]:
-  steps = [
-    tensor if tensor.dtype == tf.int64 else nearest(tensor, noise_stddev)
-    for tensor in tensors
-  ]
+  # Neighbours of one kind go through each op together.
+  steps = flat.concatenated(
+    [
+      flat.concatenated(list(kind))
+      if are_steps
+      else nearest(flat.in_float64(list(kind)), noise_stddev)
+      for are_steps, kind in itertools.groupby(
+        tensors, lambda tensor: tensor.dtype == tf.int64
+      )
+    ]
+  )
+  (noised,) = discrete_steps([steps], noise_key, release, drawn)
   # What follows the sum of integers is a function of it: post-processing.
+  values = tf.cast(noised, tf.float64) * _grid(noise_stddev)
   return [
-    tf.cast(
-      tf.cast(noised, tf.float64) * _grid(noise_stddev),
-      tf.float64 if tensor.dtype == tf.int64 else tensor.dtype,
-    )
-    for tensor, noised in zip(
-      tensors, discrete_steps(steps, noise_key, release, drawn), strict=True
-    )
+    part if tensor.dtype == tf.int64 else tf.cast(part, tensor.dtype)
+    for part, tensor in zip(flat.split(values, tensors), tensors, strict=True)
   ]
 
 
@@ -377,10 +380,9 @@ def perturb(
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
   if distribution == DISCRETE_GAUSSIAN:
     return _perturb_discretely(tensors, stddev, noise_key, release, drawn)
-  sizes = [int(np.prod(tensor.shape.as_list())) for tensor in tensors]
-  standard = CONTINUOUS[distribution](noise_key, sum(sizes), release)
+  standard = CONTINUOUS[distribution](noise_key, flat.size(tensors), release)
   noise = tf.cast(stddev, tf.float64) * standard
   return [
-    tensor + tf.cast(tf.reshape(part, tensor.shape), tensor.dtype)
-    for tensor, part in zip(tensors, tf.split(noise, sizes), strict=True)
+    tensor + part
+    for tensor, part in zip(tensors, flat.like(noise, tensors), strict=True)
   ]

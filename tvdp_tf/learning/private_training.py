@@ -12,16 +12,18 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import clipping, discrete_gaussian, local_training, noise
+from tvdp_tf.learning import (
+  clipping,
+  discrete_gaussian,
+  flat,
+  local_training,
+  noise,
+)
 from tvdp_tf.privacy import sensitivity
 
 # Most values of discrete noise that are drawn at once, of a few times 8 bytes
 # each: a draw for all steps takes two thirds of the time of one for each step.
 _MOST_DRAWN = 2**20
-
-
-def _size(weights: local_training.Weights) -> int:
-  return sum(weight.shape.num_elements() for weight in weights)
 
 
 def _share_of_grid(
@@ -38,7 +40,7 @@ def _share_of_grid(
   factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1
   moved = factor * clip / tf.cast(tf.shape(labels)[0], tf.float64)
   share = noise.rounding_of_grid(
-    _size(weights), tf.cast(noise_stddev, tf.float64) / moved
+    flat.size(weights), tf.cast(noise_stddev, tf.float64) / moved
   )
   fits = tf.debugging.assert_less_equal(
     share,
@@ -97,8 +99,8 @@ def private_local_steps(
   if noise_distribution == noise.DISCRETE_GAUSSIAN:
     clip *= 1 - _share_of_grid(weights, labels, clip, noise_stddev, adjacency)
 
-  prepared = clipping.examples(clipped_sum, features, labels, microbatch_size)
-  drawn, size = None, _size(weights)
+  prepared = clipping.examples(clipped_sum, features, labels)
+  drawn, size = None, flat.size(weights)
   if (
     noise_distribution == noise.DISCRETE_GAUSSIAN
     and num_steps * size <= _MOST_DRAWN
@@ -107,16 +109,17 @@ def private_local_steps(
     drawn = tf.reshape(drawn, [num_steps, size])
 
   def step(index, current):
+    mean = clipping.flat_mean_gradient(
+      clipped_sum,
+      current,
+      prepared,
+      example_l2_norm_clip=clip,
+      microbatch_size=microbatch_size,
+      adjacency=adjacency,
+    )
     # In float64, noise included.
-    gradients = noise.perturb(
-      clipping.mean_gradient(
-        clipped_sum,
-        current,
-        prepared,
-        example_l2_norm_clip=clip,
-        microbatch_size=microbatch_size,
-        adjacency=adjacency,
-      ),
+    (noised,) = noise.perturb(
+      [mean],
       noise_stddev,
       noise_key,
       release=index,
@@ -124,13 +127,10 @@ def private_local_steps(
       drawn=None if drawn is None else drawn[index],
     )
     return local_training.descend(
-      current,
-      [tf.cast(g, w.dtype) for g, w in zip(gradients, current, strict=True)],
-      learning_rate,
-      l2_regularization,
+      current, flat.like(noised, current), learning_rate, l2_regularization
     )
 
-  if noise_distribution == noise.DISCRETE_GAUSSIAN:
+  if noise_distribution == noise.DISCRETE_GAUSSIAN and drawn is None:
     # Its sampler is a graph of a thousand ops.
     return local_training.repeat(step, weights, num_steps, most_unrolled=1)
   return local_training.repeat(step, weights, num_steps)
