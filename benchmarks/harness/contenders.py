@@ -103,8 +103,7 @@ MATRIX_PRODUCT = Contender(
 ROUND_PRODUCTS = dataclasses.replace(
   MATRIX_PRODUCT,
   form='products',
-  description='the matrix products of a round, nothing else',
-  models=('mlp',),
+  description='the products of a round, nothing else',
 )
 _ALL = (
   OURS,

@@ -4,15 +4,17 @@ Forms:
 
   matmul    a round is one product of two large matrices, on all cores. What it
             reaches is the machine's peak, to hold the rounds against.
-  products  the products that a round of a dense model cannot do without, in
-            TensorFlow, with nothing else: what is left for all the rest. As in
-            our runtime each core has a client of its own at a time.
+  products  the products that a round cannot do without, convolutions among
+            them, in TensorFlow, with nothing else: what is left for all the
+            rest. As in our runtime each core has a client of its own at a time.
 """
 
 import concurrent.futures
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,49 +45,69 @@ class MatrixProduct(program_lib.Program):
     return []
 
 
-def _step(kernels: list[tf.Tensor], features: tf.Tensor) -> list[tf.Tensor]:
-  """The products of one step of linear layers whose loss is half a square.
+def _products(
+  kernel: tf.Tensor, inputs: tf.Tensor, is_first: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """A step's products of a layer, its output in the place of what comes back.
 
-  The kernels move by next to nothing: TensorFlow would compute equal products
-  once.
+  Args:
+    kernel: [in, out], or [height, width, in, out] of a convolution.
+    inputs: Of the layer, [n, ...].
+    is_first: Whether nobody needs the gradient of the inputs.
+
+  Returns:
+    The kernel and the inputs, moved by next to nothing: TensorFlow would
+    compute equal products once.
   """
-  inputs = [features]
-  for kernel in kernels:
-    inputs.append(tf.linalg.matmul(inputs[-1], kernel))
-  delta = inputs.pop()
-  gradients: list[tf.Tensor] = []
-  for layer in reversed(range(len(kernels))):
-    gradients.insert(
-      0, tf.linalg.matmul(inputs[layer], delta, transpose_a=True)
+  if kernel.shape.rank == 2:
+    outputs = tf.linalg.matmul(inputs, kernel)
+    gradient = tf.linalg.matmul(inputs, outputs, transpose_a=True)
+    if not is_first:
+      back = tf.linalg.matmul(outputs, kernel, transpose_b=True)
+  else:
+    form: dict[str, Any] = {'strides': [1, 1, 1, 1], 'padding': 'VALID'}
+    outputs = tf.nn.conv2d(inputs, kernel, **form)
+    form['out_backprop'] = outputs
+    gradient = tf.raw_ops.Conv2DBackpropFilter(
+      input=inputs, filter_sizes=kernel.shape, **form
     )
-    if layer:  # The first one's input is the data.
-      delta = tf.linalg.matmul(delta, kernels[layer], transpose_b=True)
-  return [
-    kernel - _LEARNING_RATE * gradient
-    for kernel, gradient in zip(kernels, gradients, strict=True)
-  ]
+    if not is_first:
+      back = tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=tf.shape(inputs), filter=kernel, **form
+      )
+  if not is_first:
+    inputs -= _LEARNING_RATE * back
+  return kernel - _LEARNING_RATE * gradient, inputs
 
 
 class RoundProducts(program_lib.Program):
-  """The products of the rounds of a work with dense layers."""
+  """The products of the rounds of a work, convolutions included.
+
+  Layers do not hear of each other: activations and pooling are left out.
+  """
 
   def __init__(self, server: program_lib.Server):
-    self._work = server.work
+    self._work = work = server.work
     self._features = [tf.constant(features) for features in server.features]
-    self._kernels = list(map(tf.constant, self._work.initial_weights()[::2]))
+    self._kernels = list(map(tf.constant, work.initial_weights()[::2]))
+    inner = [
+      tf.random.uniform([work.examples_per_user, *layer.input_shape], seed=i)
+      for i, layer in enumerate(work.layers[1:])
+    ]
     self._pool = concurrent.futures.ThreadPoolExecutor(
       len(os.sched_getaffinity(0))
     )
 
     @tf.function(autograph=False)
     def client(features):
-      kernels = self._kernels
-      for _ in range(self._work.local_steps):
-        kernels = _step(kernels, features)
-      return kernels
+      kernels, inputs = list(self._kernels), [features, *inner]
+      for _ in range(work.local_steps):
+        for i, layer in enumerate(zip(kernels, inputs, strict=True)):
+          kernels[i], inputs[i] = _products(*layer, is_first=i == 0)
+      return kernels + inputs[1:]
 
     self._client = client.get_concrete_function(
-      tf.TensorSpec([None, *self._work.input_shape])
+      tf.TensorSpec([None, *work.input_shape])
     )
 
   def reset(self, noise_stddev: float) -> None:
@@ -94,8 +116,8 @@ class RoundProducts(program_lib.Program):
   def round(self, round_number: int) -> None:
     """A cohort's products."""
     cohort = [self._features[i] for i in self._work.cohort(round_number)]
-    for kernels in self._pool.map(self._client, cohort):
-      kernels[0][0, 0].numpy()
+    for results in self._pool.map(self._client, cohort):
+      np.asarray(results[1])
 
   def weights(self) -> list[np.ndarray]:
     """None."""

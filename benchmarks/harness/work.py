@@ -51,6 +51,15 @@ class Layer:
     """Of one product of the kernel with one example's input."""
     return 2 * math.prod(self.kernel) * self.positions
 
+  @property
+  def input_shape(self) -> tuple[int, ...]:
+    """Of one example's input."""
+    *window, channels, _ = self.kernel
+    return (
+      *(math.isqrt(self.positions) + size - 1 for size in window),
+      channels,
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:

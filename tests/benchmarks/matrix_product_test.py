@@ -1,31 +1,52 @@
+"""What is timed as a round's products are those that training takes."""
+
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from benchmarks.harness import matrix_product
+from benchmarks.harness import work as work_lib
 
 
-class StepTest(absltest.TestCase):
-  def test_takes_the_gradients_of_linear_layers(self):
+class ProductsTest(parameterized.TestCase):
+  @parameterized.parameters(((7, 5), (5, 4)), ((2, 8, 7, 3), (5, 4, 3, 6)))
+  def test_are_the_gradients_of_a_layer(self, inputs_shape, kernel_shape):
+    """Of one whose loss is half the square of what it puts out."""
     rng = np.random.default_rng(0)
-    features = tf.constant(rng.random([7, 5]), tf.float32)
-    kernels = [
+    inputs, kernel = (
       tf.constant(rng.random(shape), tf.float32)
-      for shape in ((5, 4), (4, 3), (3, 2))
-    ]
+      for shape in (inputs_shape, kernel_shape)
+    )
     with tf.GradientTape() as tape:
-      tape.watch(kernels)
-      outputs = features
-      for kernel in kernels:
-        outputs = outputs @ kernel
+      tape.watch([inputs, kernel])
+      outputs = (
+        inputs @ kernel
+        if len(kernel_shape) == 2
+        else tf.nn.conv2d(inputs, kernel, 1, 'VALID')
+      )
       loss = tf.nn.l2_loss(outputs)
-    gradients = tape.gradient(loss, kernels)
+    of_inputs, of_kernel = tape.gradient(loss, [inputs, kernel])
     with mock.patch.object(matrix_product, '_LEARNING_RATE', 0.1):
-      found = matrix_product._step(kernels, features)
-    for one, kernel, gradient in zip(found, kernels, gradients, strict=True):
-      np.testing.assert_allclose(one, kernel - 0.1 * gradient, rtol=1e-5)
+      new, moved = matrix_product._products(kernel, inputs, is_first=False)
+      first, same = matrix_product._products(kernel, inputs, is_first=True)
+    np.testing.assert_allclose(new, kernel - 0.1 * of_kernel, rtol=1e-5)
+    np.testing.assert_allclose(moved, inputs - 0.1 * of_inputs, rtol=1e-5)
+    np.testing.assert_array_equal(first, new)
+    self.assertIs(same, inputs)
+
+
+class LayerTest(absltest.TestCase):
+  def test_shapes_of_inputs(self):
+    for model, inner in (
+      ('mlp', [(32,)]),
+      ('cnn', [(14, 14, 6), (400,), (120,), (84,)]),
+    ):
+      work = work_lib.Work(model)
+      first, *others = [layer.input_shape for layer in work.layers]
+      self.assertEqual(first, work.input_shape)
+      self.assertEqual(others, inner)
 
 
 if __name__ == '__main__':
