@@ -197,6 +197,7 @@ class GroupsTest(parameterized.TestCase):
         np.testing.assert_array_equal(prepared, features)
         return squared_count(weights, features, labels, present, clip)
 
+    self.enter_context(mock.patch.object(clipping, 'MICROBATCH_SIZE', 4))
     clipped_sum = squared_count
     if microbatches:
       clipped_sum = Prepared()
@@ -218,6 +219,28 @@ class GroupsTest(parameterized.TestCase):
       total.numpy().tolist(),
       [examples // size * size**2 + (examples % size) ** 2],
     )
+
+  @parameterized.parameters(1, 8, 128)
+  def test_a_prepared_sum_has_microbatches_of_its_own(self, size):
+    class Prepared(clipping.PreparedSum):
+      def prepare(self, features):
+        return features
+
+      def __call__(self, *arguments):
+        raise AssertionError('must not be asked')
+
+    features, labels = np.zeros([3, 1], np.float32), np.zeros([3], np.int32)
+    with self.assertRaisesRegex(
+      ValueError, f'microbatch_size must be 64.*{size}'
+    ):
+      clipping.clipped_mean_gradient(
+        Prepared(),
+        [tf.zeros([1])],
+        features,
+        labels,
+        example_l2_norm_clip=1.0,
+        microbatch_size=size,
+      )
 
 
 class MeanTest(parameterized.TestCase):

@@ -418,6 +418,9 @@ def movement(clipped_sum, weights, shape, dtype, clip):
   """The largest movement of the mean, in units of 2 C_g / n."""
   rng = np.random.default_rng(1)
 
+  prepared = isinstance(clipped_sum, clipping.PreparedSum)
+  size = clipping.MICROBATCH_SIZE if prepared else 4
+
   @tf.function(
     input_signature=[
       tf.TensorSpec([None, *shape], dtype),
@@ -431,7 +434,7 @@ def movement(clipped_sum, weights, shape, dtype, clip):
       features,
       labels,
       example_l2_norm_clip=clip,
-      microbatch_size=4,
+      microbatch_size=size,
     )
 
   def flat(features, labels):

@@ -366,7 +366,8 @@ def flat_gradient_sum(
     weights: Float tensors of static shapes.
     prepared: Of `examples`, by the same `clipped_sum`.
     example_l2_norm_clip: C_g > 0. The norm is over all weights together.
-    microbatch_size: How many examples are worked on at a time.
+    microbatch_size: How many examples are worked on at a time; a `PreparedSum`
+      takes no other than `MICROBATCH_SIZE`.
     adjacency: 'replace-one', or 'zero-out': of a bound half as large, rounding
       takes up twice the share.
 
@@ -375,6 +376,9 @@ def flat_gradient_sum(
     gradient is not finite counts as zero. Replacing one example moves it by at
     most 2 C_g, see above; putting zero in the place of its gradient, by C_g
     with adjacency 'zero-out'.
+
+  Raises:
+    ValueError: If a `PreparedSum` is to take microbatches of another size.
   """
   weights = list(weights)
   features, labels, rows = prepared
@@ -386,6 +390,12 @@ def flat_gradient_sum(
   )
   at_once = microbatch_size
   if isinstance(clipped_sum, PreparedSum):
+    if microbatch_size != MICROBATCH_SIZE:
+      # It has its own, and the bound of the rounding would be another's.
+      raise ValueError(
+        f'microbatch_size must be {MICROBATCH_SIZE} with a sum that is'
+        f' prepared, got {microbatch_size!r}'
+      )
     at_once *= clipped_sum.microbatches
 
   def summed(features, labels, *rows):
