@@ -202,7 +202,10 @@ def main() -> None:
     from tvdp_tf.training import train as training  # noqa: PLC0415
 
   runtimes.configure(
-    settings.device, settings.users_per_round, _DETERMINISTIC.value
+    settings.device,
+    settings.users_per_round,
+    _DETERMINISTIC.value,
+    waits=settings.may_draw_discretely,
   )
   if _BEST_OF.value is not None:
     result = best_run.train_best(

@@ -190,7 +190,11 @@ def main() -> None:
     raise ValueError(
       f'form must be one of {", ".join(_FORMS)}, got {server.form!r}'
     )
-  runtimes.configure('cpu', server.work.users_per_round)  # As train.py does.
+  runtimes.configure(  # As train.py does.
+    'cpu',
+    server.work.users_per_round,
+    waits=server.work.kind == work_lib.PRIVATE and server.form != 'continuous',
+  )
   runtime = (
     runtimes.local_runtime()
     if server.form == 'tff'

@@ -217,6 +217,20 @@ class TrainingSettings:
     )
 
   @property
+  def may_draw_discretely(self) -> bool:
+    """Whether clients may draw discrete noise, for which they wait for XLA."""
+    noises = self._mechanism.noises
+    if self.noise:
+      noises = (self.noise,)
+    if len(noises) == 1:
+      return noises[0] == noise_distance.DISCRETE
+    return (
+      noise_distance.DISCRETE in noises
+      and self.seed is None
+      and self.runtime == 'compiled'
+    )
+
+  @property
   def noise_words(self) -> str:
     """The same, for a title."""
     return 'own schedule' if self.schedule else f'theta = {self.theta:g}'

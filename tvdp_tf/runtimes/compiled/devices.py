@@ -43,7 +43,10 @@ def device_name(device: str) -> str:
 
 
 def configure(
-  device: str, clients_at_once: int, deterministic: bool = False
+  device: str,
+  clients_at_once: int,
+  deterministic: bool = False,
+  waits: bool = True,
 ) -> None:
   """Sets TensorFlow up for a program; for the whole process.
 
@@ -55,6 +58,9 @@ def configure(
     clients_at_once: The size of a cohort.
     deterministic: Whether a GPU's ops give the same bits in every run. They are
       slower then. A CPU's always do here.
+    waits: Whether clients may wait for XLA, which computes in threads of its
+      own: a cohort then has one thread more than there are cores. Where none
+      waits that is one too many, and costs a twentieth of a round.
 
   Raises:
     DeviceUnavailableError: If a GPU is asked for and there is none.
@@ -66,7 +72,6 @@ def configure(
   tf.config.threading.set_intra_op_parallelism_threads(
     max(1, cores() // clients_at_once)
   )
-  # A cohort has one thread more than there are cores where one of them waits.
-  tf.config.threading.set_inter_op_parallelism_threads(cores() + 1)
+  tf.config.threading.set_inter_op_parallelism_threads(cores() + waits)
   if deterministic:
     tf.config.experimental.enable_op_determinism()
