@@ -21,7 +21,7 @@ from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_work, learning_process
 from tvdp_tf.learning import noise
 from tvdp_tf.mechanisms import interfaces
-from tvdp_tf.planner import best_schedule
+from tvdp_tf.planner import best_schedule, correlated
 from tvdp_tf.privacy import calibration, noise_distance
 
 
@@ -203,10 +203,10 @@ class Tree(_Alternative):
   name = 'tree_aggregation'
   summary = "TFF's tree aggregation"
 
-  def _factorization(self) -> best_schedule.Factorization:
-    return best_schedule.tree(self.settings.rounds)
+  def _factorization(self) -> correlated.Factorization:
+    return correlated.tree(self.settings.rounds)
 
-  def _noise_multiplier(self, found: best_schedule.Factorization) -> float:
+  def _noise_multiplier(self, found: correlated.Factorization) -> float:
     squared = found.squared_sensitivity(self.planned().toarray())
     return float(np.sqrt(squared / self._budget))
 
@@ -230,7 +230,7 @@ class BandedRoot(Tree):
       1 - 1e-12,
       settings.rounds,
     )
-    return best_schedule.best_banded_root(response, self.planned().toarray())
+    return correlated.best_banded_root(response, self.planned().toarray())
 
   def _calibrated(self):
     found = self._factorization()

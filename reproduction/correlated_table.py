@@ -5,7 +5,7 @@ import numpy as np
 from reproduction.catalogue import central
 from tvdp_tf.learning import participation, server_optimizer
 from tvdp_tf.output import terminal
-from tvdp_tf.planner import best_schedule
+from tvdp_tf.planner import best_schedule, correlated
 
 # A, of a round without noise. 1 is a sum of the rounds.
 CONTRACTIONS = (1.0, 0.9, 0.6)
@@ -24,7 +24,7 @@ def _predictions(everyone: bool) -> list[dict[str, float]]:
   constant = np.full(rounds, np.sqrt(planned.sum(axis=1).max()))
   return [
     dict(
-      best_schedule.compare_correlated(
+      correlated.compare(
         best_schedule.impulse_response(
           server_optimizer.ServerOptimizer(), contraction - 1e-9, rounds
         ),

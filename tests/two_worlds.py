@@ -35,7 +35,7 @@ import tensorflow as tf
 from tqdm import auto as tqdm
 
 from tvdp_tf import errors
-from tvdp_tf.learning import datasets, evaluation, noise, participation
+from tvdp_tf.learning import datasets, evaluation, noise, partitions
 from tvdp_tf.output import plots
 from tvdp_tf.training import checkpoints, export, metrics, rounds
 from tvdp_tf.training import run as training_run
@@ -201,7 +201,7 @@ def world(
   )
   ends = np.cumsum([len(labels) for _, labels in users])
   parts = np.split(np.arange(ends[-1]), ends[:-1])
-  deal_out = participation.iid
+  deal_out = partitions.iid
 
   def iid(num_examples, users, seed):
     if num_examples == len(dataset.train_labels):
@@ -220,7 +220,7 @@ def world(
     for name in ('token_bytes', 'token_hex', 'randbits'):
       replace(secrets, name, getattr(entropy, name))
     replace(datasets, 'load', lambda *_, **__: dataset)
-    replace(participation, 'iid', iid)
+    replace(partitions, 'iid', iid)
     clock = types.SimpleNamespace(monotonic=lambda: 0.0)
     replace(training_run, 'time', clock)
     futures = types.SimpleNamespace(ThreadPoolExecutor=lambda _: _AtOnce())

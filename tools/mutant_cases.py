@@ -341,7 +341,7 @@ MUTANTS = [
     ('schedule_state.next_round(global_state)', 'global_state'),
   ),
   *_of(
-    'tvdp_tf/federated/usable_sums.py',
+    'tvdp_tf/federated/bounded_value.py',
     _QUERY,
     ('limit / tf.maximum(norm, limit)', '0 * norm + 1'),
     (

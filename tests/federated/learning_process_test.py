@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 from tests import algorithm1_reference as reference
 from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data
-from tvdp_tf.learning import datasets, models, noise, participation
+from tvdp_tf.learning import datasets, models, noise, participation, partitions
 
 CLIP = 2.0
 STEPS = 5
@@ -42,7 +42,7 @@ class LearningProcessTest(parameterized.TestCase):
     super().setUpClass()
     digits = datasets.load('digits')
     # Unequal users, so that the weights p_k matter.
-    parts = participation.dirichlet(digits.train_labels, 6, 1.0, seed=4)
+    parts = partitions.dirichlet(digits.train_labels, 6, 1.0, seed=4)
     cls.users = [
       (digits.train_features[part], digits.train_labels[part]) for part in parts
     ]

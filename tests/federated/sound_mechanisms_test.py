@@ -10,7 +10,7 @@ from dp_accounting import rdp
 from tests import algorithm1_reference as reference
 from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data, schedule_state
-from tvdp_tf.learning import datasets, models, noise, participation
+from tvdp_tf.learning import datasets, models, noise, partitions
 
 STEPS = 3
 LEARNING_RATE = 0.5
@@ -52,7 +52,7 @@ class SoundMechanismTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     digits = datasets.load('digits')
-    parts = participation.dirichlet(digits.train_labels[:200], 3, 1.0, seed=4)
+    parts = partitions.dirichlet(digits.train_labels[:200], 3, 1.0, seed=4)
     cls.users = [
       (digits.train_features[part], digits.train_labels[part]) for part in parts
     ]

@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from tests import mutations
 from tvdp_tf import errors
-from tvdp_tf.learning import aligned, datasets, participation
+from tvdp_tf.learning import aligned, datasets, partitions
 
 
 class DigitsTest(parameterized.TestCase):
@@ -112,7 +112,7 @@ class OwnTest(parameterized.TestCase):
 class DealtTest(parameterized.TestCase):
   def test_users_have_their_examples_in_a_row(self):
     digits = datasets.load('digits')
-    parts = participation.dirichlet(digits.train_labels, 7, 0.5, seed=3)
+    parts = partitions.dirichlet(digits.train_labels, 7, 0.5, seed=3)
     dealt, ranges = datasets.dealt(digits, parts)
     self.assertEqual(list(map(len, ranges)), list(map(len, parts)))
     for part, held in zip(parts, ranges, strict=True):
@@ -154,7 +154,7 @@ class BytesTest(parameterized.TestCase):
       at_once = datasets.load(name, 'there')
     images = self.parts[0]['image']
     expected = images.astype(np.float32) / 255
-    parts = participation.dirichlet(at_once.train_labels, 7, 0.5, seed=3)
+    parts = partitions.dirichlet(at_once.train_labels, 7, 0.5, seed=3)
     self.assertIs(in_bytes.train_features, images)
     found, _ = datasets.dealt(in_bytes, parts)
     other, _ = datasets.dealt(at_once, parts)

@@ -8,7 +8,7 @@ from tensorflow_privacy.privacy.dp_query import tree_aggregation
 from tests.planner import plan_cases
 from tvdp_tf import privacy
 from tvdp_tf.learning import server_optimizer
-from tvdp_tf.planner import best_schedule
+from tvdp_tf.planner import best_schedule, correlated
 from tvdp_tf.planner import report as report_lib
 
 _EVERYONE = np.ones([1, 16], bool)
@@ -39,9 +39,9 @@ class FactorizationTest(parameterized.TestCase):
   @parameterized.product(
     rounds=(1, 2, 7, 16),
     make=(
-      best_schedule.tree,
-      lambda rounds: best_schedule.banded_root(rounds, min(3, rounds)),
-      lambda rounds: best_schedule.independent(
+      correlated.tree,
+      lambda rounds: correlated.banded_root(rounds, min(3, rounds)),
+      lambda rounds: correlated.independent(
         '', privacy.GeometricShape(0.8), rounds
       ),
     ),
@@ -61,7 +61,7 @@ class FactorizationTest(parameterized.TestCase):
       noise, state = aggregator.get_cumsum_and_update(state)
       prefixes.append(noise.numpy())
     theirs = np.diff(prefixes, axis=0, prepend=0)
-    ours = best_schedule.tree(13).noise
+    ours = correlated.tree(13).noise
     np.testing.assert_allclose(theirs @ theirs.T, ours @ ours.T, atol=1e-5)
 
   def test_a_user_in_many_rounds_moves_all_its_columns(self):
@@ -69,8 +69,8 @@ class FactorizationTest(parameterized.TestCase):
     planned = np.zeros([2, 6], bool)
     planned[0, [0, 3]] = planned[1, [1, 2, 4]] = True
     for found in (
-      *(best_schedule.tree(6), best_schedule.banded_root(6, 3)),
-      best_schedule.independent('', privacy.GeometricShape(0.5), 6),
+      *(correlated.tree(6), correlated.banded_root(6, 3)),
+      correlated.independent('', privacy.GeometricShape(0.5), 6),
     ):
       most = max(
         np.sum((found.factor @ (user * signs)) ** 2)
@@ -81,7 +81,7 @@ class FactorizationTest(parameterized.TestCase):
 
   def test_of_a_tree(self):
     """log2 M + 1 nodes for a user in one round, M (2 M - 1) for one in all."""
-    tree = best_schedule.tree(16)
+    tree = correlated.tree(16)
     self.assertEqual(tree.squared_sensitivity(np.eye(16, dtype=bool)), 5)
     self.assertEqual(tree.squared_sensitivity(_EVERYONE), 16 * 31)
 
@@ -90,8 +90,8 @@ class FactorizationTest(parameterized.TestCase):
     response = _response(contraction)
     least = np.sum(np.abs(response)) ** 2
     for found in (
-      best_schedule.tree(16),
-      *(best_schedule.banded_root(16, bands) for bands in range(1, 17)),
+      correlated.tree(16),
+      *(correlated.banded_root(16, bands) for bands in range(1, 17)),
     ):
       self.assertGreater(
         found.variance(response, _EVERYONE), least * (1 - 1e-9)
@@ -100,7 +100,7 @@ class FactorizationTest(parameterized.TestCase):
       best_schedule.advise(response, _CONSTANT).schedule
     )
     self.assertAlmostEqual(
-      best_schedule.independent('', best, 16).variance(response, _EVERYONE)
+      correlated.independent('', best, 16).variance(response, _EVERYONE)
       / least,
       1,
     )
@@ -108,10 +108,10 @@ class FactorizationTest(parameterized.TestCase):
   def test_is_better_for_a_user_in_one_round(self):
     response = np.ones(16)
     planned = np.eye(16, dtype=bool)
-    constant = best_schedule.independent('', _CONSTANT, 16)
+    constant = correlated.independent('', _CONSTANT, 16)
     self.assertAlmostEqual(constant.variance(response, planned), 16)
-    self.assertLess(best_schedule.tree(16).variance(response, planned), 3)
-    banded = best_schedule.best_banded_root(response, planned)
+    self.assertLess(correlated.tree(16).variance(response, planned), 3)
+    banded = correlated.best_banded_root(response, planned)
     self.assertLess(banded.variance(response, planned), 4)
 
 

@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 
 from reproduction import alternatives
 from tests.mechanisms import plan_cases
-from tvdp_tf.planner import best_schedule
+from tvdp_tf.planner import correlated
 from tvdp_tf.privacy import calibration
 
 
@@ -26,7 +26,7 @@ def _build(mechanism, **changes) -> alternatives.Aggregated:
 
 class QueryTest(absltest.TestCase):
   def test_noise_is_correlated_over_the_rounds_as_the_matrix_says(self):
-    matrix = best_schedule.banded_root(5, 3).noise
+    matrix = correlated.banded_root(5, 3).noise
     query = alternatives.FactorizedSumQuery(1.0, 2.0, matrix, seed=1)
     state = query.initial_global_state()
     rows = []

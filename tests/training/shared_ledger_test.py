@@ -221,7 +221,7 @@ class CompanyTest(SharedTestCase):
       federation.data_on_record(settings, 7, [4, 3]),
     ]
     with mock.patch.object(
-      population.participation, 'iid', lambda n, users, seed: []
+      population.partitions, 'iid', lambda n, users, seed: []
     ):
       others.append(federation.data_on_record(settings, 7, [3, 4]))
     self.assertLen({words, *others}, 4)

@@ -23,7 +23,12 @@ import tensorflow_federated as tff
 from scipy import stats
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.federated import checked_mean, nesting, schedule_state, usable_sums
+from tvdp_tf.federated import (
+  bounded_value,
+  checked_mean,
+  nesting,
+  schedule_state,
+)
 from tvdp_tf.learning import noise
 
 # Probability that an honest upload is taken for one that is too long.
@@ -165,7 +170,7 @@ def _create(
     else:
       noise_key = noise.system_noise_key()
     upload = noise.perturb(
-      usable_sums.bounded(tf.nest.flatten(value), settings.l2_norm_clip),
+      bounded_value.bounded(tf.nest.flatten(value), settings.l2_norm_clip),
       noise_stddev,
       noise_key,
       distribution=settings.distribution,

@@ -15,10 +15,10 @@ import tensorflow_federated as tff
 from tvdp_tf import privacy
 from tvdp_tf.federated import (
   aggregator,
+  bounded_value,
   client_data,
   models,
   schedule_state,
-  usable_sums,
 )
 from tvdp_tf.learning import (
   clipping,
@@ -154,7 +154,7 @@ def build_projected(
     # brings what it was sent, and the server is not told.
     finite = tf.math.is_finite(tf.linalg.global_norm(update))
     update = [
-      usable_sums.chosen(finite, trained, sent)
+      bounded_value.chosen(finite, trained, sent)
       for trained, sent in zip(update, weights, strict=True)
     ]
     return aggregator.KeyedUpdate(tuple(update), batch['noise_key'])
@@ -280,7 +280,7 @@ def clipped_update(
       tf.cast(new, tf.float64) - tf.cast(old, tf.float64)
       for new, old in zip(train(weights, batch), weights, strict=True)
     ]
-    return usable_sums.bounded(differences, l2_norm_clip)
+    return bounded_value.bounded(differences, l2_norm_clip)
 
   return update
 

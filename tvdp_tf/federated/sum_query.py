@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.federated import schedule_state, usable_sums
+from tvdp_tf.federated import bounded_value, schedule_state
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import sensitivity
 
@@ -103,7 +103,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
     """Clips a record to its norm; one that is not finite is zero."""
-    clipped = usable_sums.bounded(
+    clipped = bounded_value.bounded(
       [tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],
       params['l2_norm_clip'],
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.learning import datasets, participation
-from tvdp_tf.planner import best_schedule, simulation
+from tvdp_tf.planner import best_schedule, correlated, simulation
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
 from tvdp_tf.planner import settings as planning_settings
@@ -62,9 +62,8 @@ class PlanReport:
     plans: What each theta costs, in ascending order of theta.
     advice: What other schedules would leave of the noise; None where there is
       no schedule to choose.
-    correlated: What other noise would leave, correlated noise included
-      (`best_schedule.compare_correlated`); empty unless one server adds the
-      noise.
+    correlated: What other noise would leave, correlated noise included, by
+      `correlated.compare`; empty unless one server adds the noise.
     pilot: What A and Theta were measured from; None if they were not.
     alternatives: The best plans if A were at either end of its interval; empty
       without a pilot.
@@ -378,7 +377,7 @@ def _correlated(
   z_eff = calibration_lib.equivalent_noise_multiplier(
     settings.epsilon, mechanism.delta
   )
-  return best_schedule.compare_correlated(
+  return correlated.compare(
     best_schedule.impulse_response(
       settings.server_optimizer, settings.contraction, settings.rounds
     ),

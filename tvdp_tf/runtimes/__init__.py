@@ -6,7 +6,8 @@ from tvdp_tf.runtimes.compiled.devices import (
   device_name,
 )
 from tvdp_tf.runtimes.compiled.runtime import CompiledContext, compiled_runtime
-from tvdp_tf.runtimes.worker.client_blocks import ClientFiles, read_in_worker
+from tvdp_tf.runtimes.worker.client_blocks import read_in_worker
+from tvdp_tf.runtimes.worker.client_files import ClientFiles
 from tvdp_tf.runtimes.worker.distributed_runtime import (
   remote_runtime,
   tls_credentials,

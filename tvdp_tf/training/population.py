@@ -14,6 +14,7 @@ from tvdp_tf.learning import (
   features,
   model_sizes,
   participation,
+  partitions,
   views,
 )
 from tvdp_tf.training import settings as settings_lib
@@ -63,8 +64,8 @@ def deal(
       )
     return parts
   if settings.split == 'iid':
-    return participation.iid(len(labels), settings.users, partition_seed)
-  return participation.dirichlet(
+    return partitions.iid(len(labels), settings.users, partition_seed)
+  return partitions.dirichlet(
     labels, settings.users, settings.dirichlet_concentration, partition_seed
   )
 

@@ -18,7 +18,7 @@ from tvdp_tf.training import federation, plain_process
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
-  from tvdp_tf.runtimes.worker import client_blocks
+  from tvdp_tf.runtimes.worker import client_files
 
 
 class PlateauDetector:
@@ -153,7 +153,7 @@ class Rounds:
     plan: mechanisms.Mechanism,
     fed: federation.Federation,
     process: Process,
-    files: 'client_blocks.ClientFiles | None' = None,
+    files: 'client_files.ClientFiles | None' = None,
   ):
     """Starts before round 1.
 
@@ -321,9 +321,12 @@ def on_runtime(
   process = process or build_process(plan, fed)
   if plan.settings.runtime != 'tff':
     return Rounds(plan, fed, process)
-  from tvdp_tf.runtimes.worker import client_blocks  # noqa: PLC0415
+  from tvdp_tf.runtimes.worker import (  # noqa: PLC0415
+    client_blocks,
+    client_files,
+  )
 
-  files = client_blocks.ClientFiles(
+  files = client_files.ClientFiles(
     map(fed.user_data, range(plan.settings.users))
   )
   try:

@@ -19,7 +19,7 @@ from tvdp_tf.attacks import noise_reach, pair_distinguisher
 from tvdp_tf.attacks.model_audit import audit as audit_lib
 from tvdp_tf.attacks.model_audit import report
 from tvdp_tf.attacks.model_audit import settings as audit_settings
-from tvdp_tf.federated import client_work, usable_sums
+from tvdp_tf.federated import bounded_value, client_work
 from tvdp_tf.learning import noise
 from tvdp_tf.training import settings as settings_lib
 
@@ -244,12 +244,12 @@ class AuditTest(parameterized.TestCase):
     self.assertLess(max(map(len, text.splitlines())), 81)
     self._check_files(found)
     # Clipped to what is not the clip: the search alone is to see it.
-    bounded = usable_sums.bounded
+    bounded = bounded_value.bounded
     run = mock.Mock()
     run.finish.return_value = found.one_run
     with (
       mock.patch.object(
-        usable_sums, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
+        bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
       ),
       mock.patch.object(audit_lib, 'prepare_one_run', return_value=run),
       mock.patch.object(pair_distinguisher, 'distinguish', return_value=None),

@@ -18,7 +18,7 @@ from tvdp_tf.learning import (
   ghost_clipping,
   models,
   noise,
-  participation,
+  partitions,
 )
 from tvdp_tf.runtimes.compiled import devices, ordered_fold, runtime
 
@@ -56,7 +56,7 @@ def build(mechanism, keras_model, local_steps=2):
 
 def make_users():
   digits = datasets.load('digits')
-  parts = participation.dirichlet(digits.train_labels[:300], 4, 1.0, seed=4)
+  parts = partitions.dirichlet(digits.train_labels[:300], 4, 1.0, seed=4)
   users = [
     (digits.train_features[part], digits.train_labels[part]) for part in parts
   ]
@@ -240,7 +240,7 @@ class CompiledRuntimeTest(parameterized.TestCase):
       MECHANISMS['paper'], models.MODELS['mlp'].build([8, 8, 1], 10, 1)
     )
     digits = datasets.load('digits')
-    parts = participation.iid(300, 13, seed=4)
+    parts = partitions.iid(300, 13, seed=4)
     users = [
       (digits.train_features[part], digits.train_labels[part]) for part in parts
     ]

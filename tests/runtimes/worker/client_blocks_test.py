@@ -15,8 +15,8 @@ from absl.testing import absltest, parameterized
 
 from tvdp_tf import federated, mechanisms, privacy, runtimes
 from tvdp_tf.federated import client_data
-from tvdp_tf.learning import datasets, models, noise, participation
-from tvdp_tf.runtimes.worker import client_blocks
+from tvdp_tf.learning import datasets, models, noise, partitions
+from tvdp_tf.runtimes.worker import client_blocks, client_files
 
 SCHEDULE = privacy.GeometricSchedule(theta=0.9, rounds=4, initial_stddev=0.02)
 MECHANISMS: dict[str, mechanisms.GraphMechanism] = {
@@ -73,7 +73,7 @@ def build(mechanism, model='mlp', local_steps=2):
 def make_users():
   """Four users with numbers of examples that differ."""
   digits = datasets.load('digits')
-  parts = participation.dirichlet(digits.train_labels[:200], 4, 1.0, seed=4)
+  parts = partitions.dirichlet(digits.train_labels[:200], 4, 1.0, seed=4)
   return [
     (digits.train_features[part], digits.train_labels[part]) for part in parts
   ]
@@ -119,7 +119,7 @@ class EqualTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.users = make_users()
-    cls.files = cls.enterClassContext(client_blocks.ClientFiles(cls.users))
+    cls.files = cls.enterClassContext(client_files.ClientFiles(cls.users))
 
   @classmethod
   @functools.cache
@@ -205,7 +205,7 @@ class EqualTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'parallel_clients must be'):
         client_blocks.read_in_worker(process, self.files, parallel)
     with (
-      client_blocks.ClientFiles([(np.zeros([2, 3]), np.zeros([2]))]) as files,
+      client_files.ClientFiles([(np.zeros([2, 3]), np.zeros([2]))]) as files,
       self.assertRaisesRegex(TypeError, 'No sequence parameter assignable'),
     ):
       client_blocks.read_in_worker(process, files)
@@ -224,7 +224,7 @@ class DataTest(absltest.TestCase):
       (np.zeros([count, *SHAPE], np.float32), np.zeros([count], np.int32))
     ]
     process = build('none', local_steps=1)
-    with client_blocks.ClientFiles(users) as files:
+    with client_files.ClientFiles(users) as files:
       lean = client_blocks.read_in_worker(process, files)
       output = lean.next(
         lean.initialize(), client_data.client_block([0], keys_of(1, [0]), [1.0])

@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 
 from tests.runtimes.worker import worker_checks
 from tvdp_tf import runtimes
-from tvdp_tf.runtimes.worker import client_blocks
+from tvdp_tf.runtimes.worker import client_files
 
 
 def make_clients(sizes=(3, 1, 0, 5), shape=(2, 3), dtype=np.float32):
@@ -47,21 +47,21 @@ class ClientFilesTest(parameterized.TestCase):
   )
   def test_reads_what_was_written(self, shape, dtype):
     clients = make_clients(shape=shape, dtype=dtype)
-    with client_blocks.ClientFiles(clients) as files:
+    with client_files.ClientFiles(clients) as files:
       self.assertEqual(files.num_clients, 4)
       self.assert_reads(files, clients)
 
   def test_layout_of_the_arrays_does_not_matter(self):
     features = np.arange(24, dtype='>f4').reshape(2, 3, 4)
     clients = [(features.transpose(1, 2, 0), np.zeros((3, 2), '>i8'))]
-    with client_blocks.ClientFiles(iter(clients)) as files:
+    with client_files.ClientFiles(iter(clients)) as files:
       self.assert_reads(files, clients)
 
   def test_ops_may_write_over_what_was_read(self):
     # They do where nobody else needs their input; the file cannot be written.
     clients = make_clients((5, 20), (16,))
     with (
-      client_blocks.ClientFiles(clients) as files,
+      client_files.ClientFiles(clients) as files,
       runtimes.local_runtime() as context,
     ):
 
@@ -77,13 +77,13 @@ class ClientFilesTest(parameterized.TestCase):
   @parameterized.parameters(-1, 4, 5)
   def test_no_such_client(self, index):
     with (
-      client_blocks.ClientFiles(make_clients()) as files,
+      client_files.ClientFiles(make_clients()) as files,
       self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'is not in'),
     ):
       files.read(tf.constant(index, tf.int64))
 
   def test_files_are_private_and_have_no_name(self):
-    with client_blocks.ClientFiles(make_clients()):
+    with client_files.ClientFiles(make_clients()):
       descriptors = worker_checks.open_files(self.folder)
       self.assertLen(descriptors, 3)
       for descriptor in descriptors:
@@ -93,7 +93,7 @@ class ClientFilesTest(parameterized.TestCase):
       self.assertEmpty(os.listdir(self.folder))
 
   def test_are_gone_after_the_end(self):
-    files = client_blocks.ClientFiles(make_clients())
+    files = client_files.ClientFiles(make_clients())
     files.close()
     files.close()
     self.assertEmpty(worker_checks.open_files(self.folder))
@@ -101,7 +101,7 @@ class ClientFilesTest(parameterized.TestCase):
   def test_are_gone_after_an_exception(self):
     with (
       self.assertRaises(KeyError),
-      client_blocks.ClientFiles(make_clients()),
+      client_files.ClientFiles(make_clients()),
     ):
       raise KeyError
     self.assertEmpty(worker_checks.open_files(self.folder))
@@ -112,9 +112,9 @@ class ClientFilesTest(parameterized.TestCase):
       """
       import os, sys, tempfile, time
       import numpy as np
-      from tvdp_tf.runtimes.worker import client_blocks
+      from tvdp_tf.runtimes.worker import client_files
       tempfile.tempdir = sys.argv[1]
-      files = client_blocks.ClientFiles([(np.ones([1000]), np.ones([1000]))])
+      files = client_files.ClientFiles([(np.ones([1000]), np.ones([1000]))])
       targets = []
       for number in os.listdir('/proc/self/fd'):
         try:
@@ -137,11 +137,11 @@ class ClientFilesTest(parameterized.TestCase):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10000, hard))
     try:
       with self.assertRaisesRegex(
-        client_blocks.ClientFilesError,
+        client_files.ClientFilesError,
         r"^the clients' examples cannot be written to \S+: File too large; the "
         'environment variable TMPDIR names another folder$',
       ):
-        client_blocks.ClientFiles(make_clients((5000,)))
+        client_files.ClientFiles(make_clients((5000,)))
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     self.assertEmpty(worker_checks.open_files(self.folder))
@@ -150,10 +150,10 @@ class ClientFilesTest(parameterized.TestCase):
     with (
       mock.patch.object(tempfile, 'tempdir', f'{self.folder}/none'),
       self.assertRaisesRegex(
-        client_blocks.ClientFilesError, '/none: No such file or directory;'
+        client_files.ClientFilesError, '/none: No such file or directory;'
       ),
     ):
-      client_blocks.ClientFiles(make_clients())
+      client_files.ClientFiles(make_clients())
 
   @parameterized.named_parameters(
     (
@@ -169,7 +169,7 @@ class ClientFilesTest(parameterized.TestCase):
   )
   def test_refuses(self, clients, message):
     with self.assertRaisesRegex(ValueError, message):
-      client_blocks.ClientFiles(clients)
+      client_files.ClientFiles(clients)
     self.assertEmpty(worker_checks.open_files(self.folder))
 
 

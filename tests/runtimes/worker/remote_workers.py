@@ -19,7 +19,7 @@ from absl.testing import absltest
 from tests.runtimes.worker import worker_checks
 from tvdp_tf import federated, mechanisms
 from tvdp_tf.federated import client_data
-from tvdp_tf.learning import datasets, models, noise, participation
+from tvdp_tf.learning import datasets, models, noise, partitions
 from tvdp_tf.runtimes.worker import worker_launcher
 
 WORKER_BINARY = str(pathlib.Path(tff.__file__).parent / 'data/worker_binary')
@@ -167,7 +167,7 @@ def train(
     The state and the metrics.
   """
   digits = datasets.load('digits')
-  parts = participation.dirichlet(digits.train_labels[:300], 5, 1.0, seed=4)
+  parts = partitions.dirichlet(digits.train_labels[:300], 5, 1.0, seed=4)
   state = process.initialize()
   for m in (1, 2):
     state, metrics = process.next(

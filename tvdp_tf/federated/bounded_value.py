@@ -1,0 +1,57 @@
+"""Values that a noise of known size can hide: finite, and of bounded norm."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# Products rounded in float32 must not carry a value past its bound.
+_ROUNDING = 1 - 1e-6
+
+
+def l2_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """The norm of all values together, float64; NaN or inf if one of them is."""
+  halves = [tf.nn.l2_loss(tf.cast(tensor, tf.float64)) for tensor in tensors]
+  return tf.sqrt(2.0 * tf.add_n(halves))
+
+
+def chosen(
+  condition: tf.Tensor, if_true: tf.Tensor, if_false: tf.Tensor
+) -> tf.Tensor:
+  """One of two tensors of a shape, by a scalar condition.
+
+  As `tf.where`, which is slower, for it broadcasts the condition.
+  """
+  return tf.raw_ops.Select(condition=condition, x=if_true, y=if_false)
+
+
+def zero_unless(
+  condition: tf.Tensor, tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+  """The tensors if a scalar condition holds, else zeros."""
+  return [
+    chosen(condition, tensor, tf.zeros_like(tensor)) for tensor in tensors
+  ]
+
+
+def bounded(
+  tensors: Sequence[tf.Tensor], l2_norm_clip: float | tf.Tensor | None
+) -> list[tf.Tensor]:
+  """A value that is finite and, with a clip, of at most that norm.
+
+  A value that is not finite becomes zero, as a NaN would be seen through any
+  noise. Zero is in the ball like any other value: that it was taken is hidden
+  by noise that covers the ball.
+
+  Args:
+    tensors: Float tensors.
+    l2_norm_clip: The norm to scale them down to, all together; None for none.
+
+  Returns:
+    Tensors of the same shapes and dtypes.
+  """
+  norm = l2_norm(tensors)
+  if l2_norm_clip is not None:
+    limit = tf.cast(l2_norm_clip, tf.float64) * _ROUNDING
+    scale = limit / tf.maximum(norm, limit)
+    tensors = [tensor * tf.cast(scale, tensor.dtype) for tensor in tensors]
+  return zero_unless(tf.math.is_finite(norm), tensors)
