@@ -93,7 +93,11 @@ def main() -> None:
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
   first = next(iter(settings.values()))
-  runtimes.configure(first.device, first.users_per_round)
+  runtimes.configure(
+    first.device,
+    first.users_per_round,
+    waits=any(one.may_draw_discretely for one in settings.values()),
+  )
   results = comparison.compare(settings, output_dir, _PROGRESS.value)
   for result in results.values():
     print()

@@ -4,7 +4,7 @@ import numpy as np
 
 from reproduction.catalogue import central
 from tvdp_tf.learning import participation, server_optimizer
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 from tvdp_tf.planner import best_schedule, correlated
 
 # A, of a round without noise. 1 is a sum of the rounds.
@@ -48,7 +48,7 @@ def table() -> str:
     for everyone in (True, False)
     for found in _predictions(everyone)
   ]
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       '',
       *(

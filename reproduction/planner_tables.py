@@ -15,7 +15,7 @@ from reproduction import catalogue, result_tables
 from reproduction.catalogue import claims, tasks
 from reproduction.theory_tables import DELTA, EPSILON, SAMPLING_RATE, THETAS
 from tvdp_tf import privacy
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 from tvdp_tf.planner import pilot
 
 _LARGEST = 40  # M of the run with noise.
@@ -109,7 +109,7 @@ def best_theta() -> str:
         ),
       ]
     )
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       'task',
       'A, measured without noise',
@@ -160,7 +160,7 @@ def best_rounds() -> str:
           task, sources.epsilons, f'epsilon = {epsilon:g}', 1.05, epsilon
         )
       )
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       'task',
       'theta',

@@ -12,7 +12,7 @@ from reproduction import catalogue, verdicts
 from reproduction import frontier as frontier_plots
 from reproduction import runner as reproduction
 from reproduction.catalogue import claims, frontier, tasks
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
 
@@ -95,7 +95,7 @@ def ends_table(name: str) -> str:
         f'{epsilon}*' if mechanism == 'paper' else epsilon,
       ]
     )
-  table = terminal.markdown_table(
+  table = layout.markdown_table(
     ('', 'test loss', 'test accuracy', 'epsilon delivered to the worst user'),
     rows,
   )
@@ -133,7 +133,7 @@ def frontier_table() -> str:
     by_epsilon = [found.get(epsilon, '') for epsilon in frontier.EPSILONS]
     mark = '*' if view == frontier.PAPER else ''
     rows.append([dataset, view + mark, *by_epsilon, found.get(None, '')])
-  table = terminal.markdown_table(
+  table = layout.markdown_table(
     (
       *('', 'test accuracy in %'),
       *(f'epsilon = {epsilon:g}' for epsilon in frontier.EPSILONS),
@@ -183,4 +183,4 @@ def learning_rates_table() -> str:
         chosen = loss == best[kind.partition(',')[0]]
         cells.append(f'**{cell}**' if chosen else cell)
       rows.append([task.name, kind, ', '.join(cells)])
-  return terminal.markdown_table(('task', 'mechanism', 'eta: loss'), rows)
+  return layout.markdown_table(('task', 'mechanism', 'eta: loss'), rows)

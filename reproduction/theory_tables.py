@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tvdp_tf import privacy
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 
 DELTA = 1e-3
 ROUNDS = 30
@@ -44,7 +44,7 @@ def theorem1() -> str:
       privacy.delivered_epsilon(constant, DELTA, 'exact'),
     ]
     rows.append([f'{epsilon:g}', *(f'{value:.2f}' for value in delivered)])
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       'claimed epsilon',
       'by its own bound',
@@ -68,7 +68,7 @@ def sensitivity() -> str:
   one, other = np.zeros(600), np.zeros(600)
   one[0], other[0] = 6000, -6000
   distance = abs(trained(one) - trained(other))
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ('', 'distance of the two models'),
     [
       ['claimed, 2C/n', f'{SENSITIVITY:.4f}'],
@@ -97,7 +97,7 @@ def theorem2(done: int = 10, new_rounds: int = 24) -> str:
         f'{exact / first:.3f}',
       ]
     )
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       'theta',
       'share of the budget spent',
@@ -138,7 +138,7 @@ def theorem3() -> str:
       best = [f'{privacy.optimal_rounds(setting, "printed").real:.1f}']
     best.append(f'{privacy.optimal_rounds(setting).real:.1f}')
     rows.append([f'{theta:g}', *(f'{term:.2g}' for term in terms), *best])
-  return terminal.markdown_table(
+  return layout.markdown_table(
     (
       'theta',
       'noise term as printed',
@@ -163,7 +163,7 @@ def corollary2() -> str:
     second = (before - 2 * here + after) / step**2
     best = privacy.optimal_rounds(setting).real
     rows.append([f'{theta:g}', f'{second:.2g}', f'{best:.1f}'])
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ('theta', 'second derivative at M = 60', 'the only minimum, at M ='), rows
   )
 
@@ -175,7 +175,7 @@ def table2() -> str:
   for theta, value in zip(THETAS, printed, strict=True):
     stddev = privacy.theorem1_stddev(theta, ROUNDS, *_NOISE)
     rows.append([f'{theta:g}', f'{value:.6f}', f'{stddev:.6f}'])
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ('theta', 'Table II', 'Theorem 1, n = 600'), rows
   )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from reproduction import catalogue
 from reproduction.catalogue import claims
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 
 
 def decide(
@@ -72,7 +72,7 @@ def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
 
 def table(decisions: Sequence[claims.Decision]) -> str:
   """A Markdown table: claim, what was measured, verdict."""
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ('claim', 'measured', 'verdict'),
     ((d.text, _sentence(d.measured), f'**{d.verdict}**') for d in decisions),
   )

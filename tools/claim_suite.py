@@ -95,7 +95,7 @@ def write(
   folder: pathlib.Path,
 ) -> None:
   """Writes `claims.csv` and `README.md`."""
-  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
+  from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -106,7 +106,7 @@ def write(
       for row in rows
     ),
   )
-  table = terminal.markdown_table(
+  table = layout.markdown_table(
     (
       *('tool', 'case', 'delta', 'epsilon that is set'),
       *('its own account', '`check_claim`', 'shown by the audit'),

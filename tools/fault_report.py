@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tools import fault_suite
-from tvdp_tf.output import files, machine, terminal
+from tvdp_tf.output import files, layout, machine
 
 
 def write(
@@ -28,7 +28,7 @@ def write(
     '(but for the seconds) and ledger were those of the uninterrupted run, bit '
     f'by bit, after {survived} of them.',
     '',
-    terminal.markdown_table(
+    layout.markdown_table(
       ('fault', 'runtime, mechanism', 'what happened', 'lost'),
       (
         (row.fault, row.where, row.happened.replace('|', ' '), row.lost)

@@ -124,6 +124,17 @@ MUTANTS = [
     ),
     ('tf.minimum(start + at_once, num_examples)', 'start + at_once - 1'),
     ('num_examples <= at_once, lambda', 'num_examples <= 2 * at_once, lambda'),
+    ('if microbatch_size != MICROBATCH_SIZE', 'if False'),
+    ('count - count % MICROBATCH_SIZE', 'count - count % 32'),
+    ('[-1, MICROBATCH_SIZE, tensor', '[1, self._whole, tensor'),
+    (
+      'whole + tf.matmul(left_rest, right_rest, transpose_a=True)',
+      'whole',
+    ),
+    (
+      'tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)',
+      'tf.reduce_sum(within, axis=0)',
+    ),
     (
       'divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64)',
       'divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64) / 2',
@@ -186,16 +197,6 @@ MUTANTS = [
       'tensor',
     ),
     ('model.ops <= _OPS', 'True'),
-    ('count - count % clipping.MICROBATCH_SIZE', 'count - count % 32'),
-    ('[-1, clipping.MICROBATCH_SIZE, tensor', '[1, self._whole, tensor'),
-    (
-      'whole + tf.matmul(left_rest, right_rest, transpose_a=True)',
-      'whole',
-    ),
-    (
-      'tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)',
-      'tf.reduce_sum(within, axis=0)',
-    ),
   ),
   *_of(
     'tvdp_tf/learning/ghost_clipping.py',

@@ -28,7 +28,7 @@ def main() -> None:
   with program.importing():
     from tools import program_cost_suite  # noqa: PLC0415
     from tvdp_tf import runtimes  # noqa: PLC0415
-  runtimes.configure('cpu', 10)  # As train.py does.
+  runtimes.configure('cpu', 10)  # As train.py does for `gradient`.
   measured = {
     mechanism: program_cost_suite.measure(
       mechanism, _DATASET.value, _DATA_DIR.value, _BLOCKS.value

@@ -167,7 +167,7 @@ def write(
   measured: dict[str, list[Block]], dataset: str, folder: pathlib.Path
 ) -> None:
   """Writes rounds.csv and README.md to a folder, which it makes."""
-  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
+  from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   names = [field.name for field in dataclasses.fields(Block)]
@@ -218,6 +218,6 @@ def write(
     "took turns with as many of the runtime's own on the same cohorts. All of "
     'it is in the whole; most of the evaluation runs beside the next round.',
     '',
-    terminal.markdown_table(header, rows),
+    layout.markdown_table(header, rows),
   ]
   files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')

@@ -113,7 +113,7 @@ def measure(tool: str, python: str, digits: pathlib.Path) -> dict[str, Any]:
 
 def write(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
   """Writes `quickstart.csv` and `README.md`."""
-  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
+  from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -122,7 +122,7 @@ def write(rows: list[dict[str, Any]], folder: pathlib.Path) -> None:
     ([row[name] for name in COLUMNS] for row in rows),
   )
   host = machine.describe()
-  table = terminal.markdown_table(
+  table = layout.markdown_table(
     (
       *('tool', 'lines', 'packages', 'seconds to install'),
       *('seconds to run', 'accuracy', 'protects'),

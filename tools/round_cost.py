@@ -107,7 +107,7 @@ def measure(
 
 
 def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
-  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
+  from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -130,7 +130,7 @@ def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
     f'clients of {_EXAMPLES} examples, {_LOCAL_STEPS} local steps. Medians of '
     f'{len(seconds["paper"])} rounds, which took turns.',
     '',
-    terminal.markdown_table(('', 'milliseconds', "times the paper's"), rows),
+    layout.markdown_table(('', 'milliseconds', "times the paper's"), rows),
   ]
   files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
 
@@ -139,7 +139,7 @@ def main() -> None:
   """Measures, and writes what was measured."""
   from tvdp_tf import runtimes  # noqa: PLC0415
 
-  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
+  runtimes.configure('cpu', _CLIENTS)  # As train.py does for `gradient`.
   seconds = measure(_ROUNDS.value)
   _write(seconds, pathlib.Path(_OUTPUT_DIR.value))
   print(f'written to {_OUTPUT_DIR.value}')

@@ -4,7 +4,7 @@ import pathlib
 import tempfile
 
 from tools import soak_run
-from tvdp_tf.output import files, machine, plots, terminal
+from tvdp_tf.output import files, layout, machine, plots
 from tvdp_tf.training import settings
 from tvdp_tf.training import train as training
 
@@ -72,7 +72,7 @@ def write(
     '',
     f'From round {warm_up} on:',
     '',
-    terminal.markdown_table(
+    layout.markdown_table(
       ('', 'first half', 'second half', 'must be'),
       [
         *(

@@ -26,7 +26,7 @@ from absl import flags
 from tools import import_graph
 from tvdp_tf import errors
 from tvdp_tf.cli import program
-from tvdp_tf.output import files, plots, terminal
+from tvdp_tf.output import files, layout, plots
 
 _HERE = pathlib.Path(__file__).resolve().parents[1]
 _CHECKOUT = flags.DEFINE_string('checkout', str(_HERE), 'The checkout.')
@@ -255,7 +255,7 @@ def report(folder: pathlib.Path) -> str:
     path.stem: json.loads(path.read_text())
     for path in sorted(folder.glob('*.json'), reverse=True)
   }
-  table = terminal.markdown_table(
+  table = layout.markdown_table(
     ['', *columns],
     (
       [words, *(f'{figures[key]:,}' for figures in columns.values())]

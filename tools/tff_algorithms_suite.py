@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 
 from tvdp_tf import federated, runtimes
 from tvdp_tf.learning import models
-from tvdp_tf.output import files, machine, terminal
+from tvdp_tf.output import files, layout, machine
 
 _CLIENTS, _EXAMPLES, _BATCH = 10, 60, 20
 _SHAPE = (28, 28, 1)
@@ -139,7 +139,7 @@ def _write(
     f'{_CLIENTS} clients of {_EXAMPLES} examples in batches of {_BATCH}. '
     f'Milliseconds a client: medians of {rounds} rounds, which took turns.',
     '',
-    terminal.markdown_table(
+    layout.markdown_table(
       ('', 'compiled', 'worker', 'worker / compiled'), rows
     ),
   ]
@@ -148,5 +148,5 @@ def _write(
 
 def run(folder: pathlib.Path, rounds: int) -> None:
   """Measures so many rounds of each kind, and writes what was measured."""
-  runtimes.configure('cpu', _CLIENTS)  # As train.py does.
+  runtimes.configure('cpu', _CLIENTS, waits=False)  # None has discrete noise.
   _write(measure(rounds), folder)

@@ -187,7 +187,7 @@ def run(folder: pathlib.Path, rounds: int, turns: int) -> None:
 
 
 def _write(folder: pathlib.Path, seconds: dict[int, list[float]]) -> None:
-  from tvdp_tf.output import files, machine, terminal  # noqa: PLC0415
+  from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -218,7 +218,7 @@ def _write(folder: pathlib.Path, seconds: dict[int, list[float]]) -> None:
     f'{scale_suite.EXAMPLES} examples and {_LOCAL_STEPS} local steps each. '
     f'Medians of {len(seconds[1])} rounds of `train.py`.',
     '',
-    terminal.markdown_table(
+    layout.markdown_table(
       ('workers', 'seconds a round', 'ms a client', 'times as fast'), rows
     ),
   ]

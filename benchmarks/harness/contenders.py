@@ -163,7 +163,6 @@ CONTENDERS = {contender.name: contender for contender in _ALL}
 
 def references(work: work_lib.Work) -> list[Contender]:
   """What rounds of a work are held against, beside the contenders."""
-  return [
-    MATRIX_PRODUCT,
-    *([ROUND_PRODUCTS] if ROUND_PRODUCTS.does(work) else []),
-  ]
+  if work.examples_per_user == 1:
+    return [MATRIX_PRODUCT]  # There is next to nothing to multiply.
+  return [MATRIX_PRODUCT, ROUND_PRODUCTS]

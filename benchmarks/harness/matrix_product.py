@@ -11,6 +11,7 @@ Forms:
 
 import concurrent.futures
 import os
+from collections.abc import Callable
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -46,38 +47,30 @@ class MatrixProduct(program_lib.Program):
 
 
 def _products(
-  kernel: tf.Tensor, inputs: tf.Tensor, is_first: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
+  kernel: tf.Tensor, inputs: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[], tf.Tensor]]:
   """A step's products of a layer, its output in the place of what comes back.
 
   Args:
     kernel: [in, out], or [height, width, in, out] of a convolution.
     inputs: Of the layer, [n, ...].
-    is_first: Whether nobody needs the gradient of the inputs.
 
   Returns:
-    The kernel and the inputs, moved by next to nothing: TensorFlow would
-    compute equal products once.
+    The gradient of the kernel, and what makes that of the inputs.
   """
   if kernel.shape.rank == 2:
     outputs = tf.linalg.matmul(inputs, kernel)
     gradient = tf.linalg.matmul(inputs, outputs, transpose_a=True)
-    if not is_first:
-      back = tf.linalg.matmul(outputs, kernel, transpose_b=True)
-  else:
-    form: dict[str, Any] = {'strides': [1, 1, 1, 1], 'padding': 'VALID'}
-    outputs = tf.nn.conv2d(inputs, kernel, **form)
-    form['out_backprop'] = outputs
-    gradient = tf.raw_ops.Conv2DBackpropFilter(
-      input=inputs, filter_sizes=kernel.shape, **form
-    )
-    if not is_first:
-      back = tf.raw_ops.Conv2DBackpropInput(
-        input_sizes=tf.shape(inputs), filter=kernel, **form
-      )
-  if not is_first:
-    inputs -= _LEARNING_RATE * back
-  return kernel - _LEARNING_RATE * gradient, inputs
+    return gradient, lambda: tf.linalg.matmul(outputs, kernel, transpose_b=True)
+  form: dict[str, Any] = {'strides': [1, 1, 1, 1], 'padding': 'VALID'}
+  outputs = tf.nn.conv2d(inputs, kernel, **form)
+  form['out_backprop'] = outputs
+  gradient = tf.raw_ops.Conv2DBackpropFilter(
+    input=inputs, filter_sizes=kernel.shape, **form
+  )
+  return gradient, lambda: tf.raw_ops.Conv2DBackpropInput(
+    input_sizes=tf.shape(inputs), filter=kernel, **form
+  )
 
 
 class RoundProducts(program_lib.Program):
@@ -100,11 +93,15 @@ class RoundProducts(program_lib.Program):
 
     @tf.function(autograph=False)
     def client(features):
-      kernels, inputs = list(self._kernels), [features, *inner]
+      kernels, back = list(self._kernels), []
       for _ in range(work.local_steps):
-        for i, layer in enumerate(zip(kernels, inputs, strict=True)):
-          kernels[i], inputs[i] = _products(*layer, is_first=i == 0)
-      return kernels + inputs[1:]
+        for i, inputs in enumerate([features, *inner]):
+          gradient, of_inputs = _products(kernels[i], inputs)
+          # Moved, for TensorFlow would compute equal products once.
+          kernels[i] -= _LEARNING_RATE * gradient
+          if i:  # Nobody needs that of the data.
+            back.append(of_inputs())
+      return kernels + back
 
     self._client = client.get_concrete_function(
       tf.TensorSpec([None, *work.input_shape])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.harness import contenders as contenders_lib
 from benchmarks.harness import scaling, startup, statistics, whole_training
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 
 _MEGABYTE = 2**20
 
@@ -58,7 +58,7 @@ def comparison_table(
     'of the peak',
     'peak memory, MiB',
   ]
-  return terminal.markdown_table(header, rows)
+  return layout.markdown_table(header, rows)
 
 
 def best_table(summaries: Sequence[statistics.Summary]) -> str:
@@ -77,7 +77,7 @@ def best_table(summaries: Sequence[statistics.Summary]) -> str:
     ]
     for library, summary in best.items()
   ]
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ['library', 'its fastest form', 'times ours'], rows
   )
 
@@ -102,7 +102,7 @@ def startup_table(
     for name, own in by_name.items()
   ]
   rows += [[c.name, absent_note(c), '', '', ''] for c in absent]
-  return terminal.markdown_table(
+  return layout.markdown_table(
     ['program', 'imports, s', 'build, s', 'first round, s', 'cold start, s'],
     rows,
   )
@@ -130,7 +130,7 @@ def training_table(
     ]
     rows.append((seconds.median, row))
   header = ['program', 'seconds in all', 'times ours', 'test accuracy']
-  return terminal.markdown_table(
+  return layout.markdown_table(
     header,
     [row for _, row in sorted(rows)]
     + [[c.name, absent_note(c), '', ''] for c in absent],
@@ -163,4 +163,4 @@ def scaling_table(
     'data, MiB',
     'peak memory, MiB',
   ]
-  return terminal.markdown_table(header, rows)
+  return layout.markdown_table(header, rows)

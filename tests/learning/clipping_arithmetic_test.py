@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import clipping, ghost_clipping
+from tvdp_tf.learning import clipping
 from tvdp_tf.privacy import sensitivity
 
 
@@ -150,7 +150,7 @@ class RowsTest(parameterized.TestCase):
     for rest in range(64):
       count = whole + rest
       left, right = self.numbers(count, 5), self.numbers(count, 3)
-      rows = ghost_clipping._Rows(tf.constant(count))
+      rows = clipping.RowSums(tf.constant(count))
       np.testing.assert_array_equal(
         rows.product(tf.constant(left), tf.constant(right)), left.T @ right
       )
@@ -159,7 +159,7 @@ class RowsTest(parameterized.TestCase):
   @parameterized.parameters(40, 64, 664, 1024)
   def test_no_more_than_a_microbatch_is_added_up_in_float32(self, count):
     left, right = self.numbers(count, 5), self.numbers(count, 3)
-    rows = ghost_clipping._Rows(tf.constant(count))
+    rows = clipping.RowSums(tf.constant(count))
     size = sensitivity.MICROBATCH_SIZE
     with (
       mock.patch.object(tf, 'matmul', wraps=tf.matmul) as products,

@@ -51,7 +51,7 @@ class PlanningLedgerTest(ledger_cases.LedgerTestCase):
     text = ledger_report.describe(self.audit())
     clients = [row[0] for row in self.table(text) if row[0].isdigit()]
     self.assertEqual(clients, ['28', '29', *map(str, range(27, 9, -1))])
-    rest = ledger_report.terminal.epsilon(epsilons[9])
+    rest = ledger_report.layout.epsilon(epsilons[9])
     self.assertIn(f'and 10 more, epsilon = {rest} or less;', text)
 
   def test_who_is_above_the_target(self):

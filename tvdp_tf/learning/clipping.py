@@ -197,6 +197,36 @@ def scales(
   return used, tf.cast(factors, tf.float32)
 
 
+class RowSums:
+  """Sums over rows, as many of them together as are proven above.
+
+  Nothing is filled up or copied: what is left after whole microbatches is a
+  smaller one.
+  """
+
+  def __init__(self, count: tf.Tensor):
+    """Takes the number of rows, a scalar int32."""
+    self._whole = count - count % MICROBATCH_SIZE
+
+  def _divided(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Whole microbatches [rows / B, B, k] of rows [rows, k], and the rest."""
+    shape = [-1, MICROBATCH_SIZE, tensor.shape[-1]]
+    return tf.reshape(tensor[: self._whole], shape), tensor[self._whole :]
+
+  def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+    """[k] of [rows, k]."""
+    whole, rest = self._divided(tensor)
+    within = tf.reduce_sum(whole, axis=1)
+    return tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)
+
+  def product(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """[k, m], the sum of the outer products of rows [rows, k] and [rows, m]."""
+    left, left_rest = self._divided(left)
+    right, right_rest = self._divided(right)
+    whole = tf.reduce_sum(tf.matmul(left, right, transpose_a=True), axis=0)
+    return whole + tf.matmul(left_rest, right_rest, transpose_a=True)
+
+
 def _dense(
   gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor
 ) -> tf.Tensor:

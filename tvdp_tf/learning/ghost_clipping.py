@@ -380,36 +380,6 @@ def _kernel_gradients(
   return tf.transpose(tf.concat(rows, axis=2), [0, 2, 1])
 
 
-class _Rows:
-  """Sums over rows, as many of them together as are proven in `clipping`.
-
-  Nothing is filled up or copied: what is left after whole microbatches is a
-  smaller one.
-  """
-
-  def __init__(self, count: tf.Tensor):
-    """Takes the number of rows, a scalar int32."""
-    self._whole = count - count % clipping.MICROBATCH_SIZE
-
-  def _divided(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whole microbatches [rows / B, B, k] of rows [rows, k], and the rest."""
-    shape = [-1, clipping.MICROBATCH_SIZE, tensor.shape[-1]]
-    return tf.reshape(tensor[: self._whole], shape), tensor[self._whole :]
-
-  def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-    """[k] of [rows, k]."""
-    whole, rest = self._divided(tensor)
-    within = tf.reduce_sum(whole, axis=1)
-    return tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)
-
-  def product(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """[k, m], the sum of the outer products of rows [rows, k] and [rows, m]."""
-    left, left_rest = self._divided(left)
-    right, right_rest = self._divided(right)
-    whole = tf.reduce_sum(tf.matmul(left, right, transpose_a=True), axis=0)
-    return whole + tf.matmul(left_rest, right_rest, transpose_a=True)
-
-
 class GhostClippedSum(clipping.PreparedSum):
   """The sum of a `supported_copy`."""
 
@@ -577,12 +547,12 @@ class GhostClippedSum(clipping.PreparedSum):
       if _is_dense(layer):
         left, right = kept(value, delta)
         scaled = flat_rows(right * shaped(scales, delta))
-        rows = _Rows(tf.shape(scaled)[0])
+        rows = clipping.RowSums(tf.shape(scaled)[0])
         of_layer.append(rows.product(flat_rows(left), scaled))
         if layer.use_bias and not parts:
           of_layer.append(rows.sum(scaled))
       if parts:
-        rows = _Rows(tf.shape(scales)[0])
+        rows = clipping.RowSums(tf.shape(scales)[0])
         of_layer += [
           rows.product(
             scales[:, tf.newaxis],

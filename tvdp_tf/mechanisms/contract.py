@@ -156,6 +156,27 @@ class Mechanism(abc.ABC):
       kind = (kind, schedule.rounds)
     return (type(self.mechanism), kind, *sorted(fields.items()))
 
+  @classmethod
+  def may_draw_discretely(cls, settings: Any) -> bool:
+    """Whether the noise may be discrete, as far as settings tell.
+
+    If none is asked for, delta also decides (`_choose_noise`).
+
+    Args:
+      settings: Of a training with this mechanism.
+    """
+    if len(cls.noises) == 1:
+      return cls.noises[0] == noise_distance.DISCRETE
+    if settings.noise:
+      return settings.noise == noise_distance.DISCRETE
+    # TFF's worker has no compiler to fuse the generator's ops: there it takes
+    # several times as long as the continuous noise.
+    return (
+      noise_distance.DISCRETE in cls.noises
+      and settings.seed is None
+      and settings.runtime == 'compiled'
+    )
+
   def _choose_noise(self) -> None:
     """Sets `noise` and `delta`, from the settings and what the noise is worth.
 
@@ -176,12 +197,8 @@ class Mechanism(abc.ABC):
     if len(self.noises) == 1:
       self.noise = self.noises[0]
     elif not self.noise:
-      # TFF's worker has no compiler to fuse the generator's ops: there it
-      # takes several times as long as the continuous noise.
       discrete = (
-        noise_distance.DISCRETE in self.noises
-        and settings.seed is None
-        and settings.runtime == 'compiled'
+        self.may_draw_discretely(settings)
         and share(noise_distance.DISCRETE) <= settings.delta / 1000
       )
       self.noise = (

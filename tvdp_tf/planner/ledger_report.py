@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tvdp_tf.output import files, terminal
+from tvdp_tf.output import files, layout
 from tvdp_tf.output import report as output_report
 from tvdp_tf.privacy import ledger, ledger_audit
 from tvdp_tf.privacy import statement as statement_lib
@@ -81,7 +81,7 @@ def describe(audit: ledger_audit.LedgerAudit) -> str:
     rows.append(
       (
         str(client),
-        terminal.epsilon(spent),
+        layout.epsilon(spent),
         str(audit.participations[client]),
         'ABOVE the target' if spent > target else '',
       )
@@ -91,17 +91,17 @@ def describe(audit: ledger_audit.LedgerAudit) -> str:
     audit.describe(found.holds, found.reason),
     '',
     'Clients, worst first',
-    *terminal.table(rows, left=0),
+    *layout.table(rows, left=0),
   ]
   rest = order[MOST_LINES:]
   if rest:
-    most = terminal.epsilon(float(audit.epsilons[rest[0]]))
-    lines += terminal.wrap(
+    most = layout.epsilon(float(audit.epsilons[rest[0]]))
+    lines += layout.wrap(
       f'and {len(rest)} more, epsilon = {most} or less; --output_dir writes all'
       f' of them to {CSV}'
     )
   if audit.header.sampling == 'poisson':
-    lines += terminal.wrap(
+    lines += layout.wrap(
       'every round is charged to every client, whoever was drawn'
     )
   return '\n'.join([*lines, '', *_head(audit)])
@@ -112,7 +112,7 @@ def _head(audit: ledger_audit.LedgerAudit) -> list[str]:
   return [
     f'Head of the chain: {verified}',
     f'  ledger_head {audit.head_hash}',
-    *terminal.wrap(
+    *layout.wrap(
       'compare it with "ledger_head" in a copy of the run\'s privacy.json that'
       ' was kept elsewhere: whoever can write the files can rewrite them all'
     ),
@@ -212,5 +212,5 @@ def check(audit: ledger_audit.LedgerAudit) -> None:
       f'{audit.path}: {over} of {header.clients} clients are above the target'
       f' epsilon = {header.target_epsilon!r}, which the'
       f' ledger says is enforced: client {audit.worst_client} has spent'
-      f' {terminal.epsilon(audit.worst_epsilon)}'
+      f' {layout.epsilon(audit.worst_epsilon)}'
     )

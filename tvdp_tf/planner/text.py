@@ -2,7 +2,7 @@
 
 import math
 
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 from tvdp_tf.planner import report as planning_report
 
 # From here on a measurement is called into question.
@@ -49,9 +49,9 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
         f'{mechanism.noise}; {mechanism.delta:.6g} of delta for the accountant',
       ),
     ]
-  lines = ['Setting', *terminal.table(rows)]
+  lines = ['Setting', *layout.table(rows)]
   if report.drawn_anew:
-    lines += terminal.wrap(
+    lines += layout.wrap(
       f'{" and ".join(report.drawn_anew)}, and with it the noise of a single'
       ' user, is an example drawn with public seed 0: training draws anew'
     )
@@ -89,7 +89,7 @@ def _inputs(report: planning_report.PlanReport) -> list[str]:
       ('smoothness', 'L'),
     )
   ]
-  return ['Inputs of the prediction', *terminal.table(rows)]
+  return ['Inputs of the prediction', *layout.table(rows)]
 
 
 def _sensitivity(report: planning_report.PlanReport) -> list[str]:
@@ -100,12 +100,12 @@ def _sensitivity(report: planning_report.PlanReport) -> list[str]:
   statement = report.statement
   lines = [
     f'Sensitivity ({statement.adjacency}, one {statement.unit})',
-    *terminal.wrap(f'{formula}: {"PROVEN" if proven else "NOT PROVEN"}'),
-    *(terminal.wrap(rule.reason, 4) if rule is not None else ()),
+    *layout.wrap(f'{formula}: {"PROVEN" if proven else "NOT PROVEN"}'),
+    *(layout.wrap(rule.reason, 4) if rule is not None else ()),
   ]
   other = mechanism.proven_rule
   if rule is not None and other is not None:
-    lines += terminal.wrap(
+    lines += layout.wrap(
       f'proven for this upload: {other.formula} = {other.value:.6g},'
       f' {other.value / rule.value:.6g} times larger, and the noise with it',
       4,
@@ -127,7 +127,7 @@ def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
     chosen = noise.calibration == report.settings.calibration
     rows.append(
       (
-        *(noise.calibration, *cells, terminal.epsilon(noise.delivered)),
+        *(noise.calibration, *cells, layout.epsilon(noise.delivered)),
         '<- chosen' if chosen and len(report.noise) > 1 else '',
       )
     )
@@ -141,24 +141,24 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
   stddevs = sim.mean_noise_stddevs
   lines = [
     f'Noise stddev sigma on {mechanism.noise_on}, {count} a round',
-    *terminal.table(_noise_rows(report)),
-    *terminal.wrap(
+    *layout.table(_noise_rows(report)),
+    *layout.wrap(
       'sigma, and z relative to the sensitivity: the least of a user in the'
       ' round; delivers: the epsilon to the user that spends most in these'
       ' rounds'
     ),
-    *terminal.wrap(
+    *layout.wrap(
       'in each parameter of the next model, sigma of round 1 ='
       f' {stddevs[0]:.6g}, of round {len(stddevs)} = {stddevs[-1]:.6g}'
     ),
   ]
   schedule = mechanism.schedule
   if schedule is not None and (warning := schedule.warning()):
-    lines += terminal.wrap(f'WARNING: {warning}')
+    lines += layout.wrap(f'WARNING: {warning}')
   for noise in report.noise:
     verdict = 'sound' if noise.sound else 'UNSOUND'
     if noise.sound is not None:
-      lines += terminal.wrap(f'{noise.calibration}: {verdict}, {noise.note}')
+      lines += layout.wrap(f'{noise.calibration}: {verdict}, {noise.note}')
   return lines
 
 
@@ -173,7 +173,7 @@ def _verdict(report: planning_report.PlanReport) -> list[str]:
     text = line.lstrip()
     indent = len(line) - len(text) + 2
     bullet = '- ' if text.startswith('- ') else ''
-    lines += terminal.wrap(text.removeprefix('- '), indent, bullet)
+    lines += layout.wrap(text.removeprefix('- '), indent, bullet)
   return lines
 
 
@@ -216,15 +216,15 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
   if not report.has_noise:
     return [
       'Plan: there is no noise to plan',
-      *terminal.wrap(
+      *layout.wrap(
         f'the bound after M = {asked.rounds} rounds is A^M Theta ='
         f' {asked.bound:#.4g}'
       ),
     ]
   lines = [
     'Plan: bound of F(w(M)) - F* = decay + noise, all for the same target',
-    *terminal.table(_plan_rows(report)),
-    *terminal.wrap(
+    *layout.table(_plan_rows(report)),
+    *layout.wrap(
       f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds}, sigma of'
       f' round 1 = {optimal.sigma:.6g} in the next model, bound'
       f' {optimal.bound:#.4g}, by search'
@@ -234,19 +234,19 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
         else ''
       )
     ),
-    *terminal.wrap(
+    *layout.wrap(
       f'asked: theta = {asked.theta:.6g}, M = {asked.rounds}, sigma of'
       f' round 1 = {asked.sigma:.6g}, bound {asked.bound:#.4g}'
     ),
   ]
   for warning in report.warnings:
-    lines += terminal.wrap(warning, first='WARNING: ')
+    lines += layout.wrap(warning, first='WARNING: ')
   if not report.statement.holds:
-    lines += terminal.wrap(
+    lines += layout.wrap(
       'all spend what the chosen calibration spends: no guarantee'
     )
   if settings.assumed:
-    lines += terminal.wrap(
+    lines += layout.wrap(
       f'it rests on what is assumed ({", ".join(settings.assumed)}): use it to'
       ' compare plans, not to predict a loss'
     )
@@ -259,14 +259,14 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
   if advice is None:
     return [
       'Schedule',
-      *terminal.wrap(
+      *layout.wrap(
         'no advice where a record is not in every round: its rounds, and not'
         ' the optimizer, decide what its noise should be'
       ),
     ]
   lines = [
     'Schedule: variance of the noise in the released model, at the same budget',
-    *terminal.table(
+    *layout.table(
       [
         ('best of all Gaussian mechanisms', '1'),
         (f'geometric, theta = {advice.theta:.4g}', f'{advice.geometric:.4g}'),
@@ -274,7 +274,7 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
         ('asked', f'{advice.asked:.4g}'),
       ]
     ),
-    *terminal.wrap(
+    *layout.wrap(
       'the weight of a round in the released model, with'
       f' --contraction={settings.contraction:g} and what the server does,'
       ' decides: docs/SCHEDULE.md'
@@ -283,7 +283,7 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
   if not advice.pays:
     return [
       *lines,
-      *terminal.wrap('no schedule pays here: take constant noise, --theta=1'),
+      *layout.wrap('no schedule pays here: take constant noise, --theta=1'),
     ]
   stddevs = ','.join(f'{stddev:.4g}' for stddev in advice.schedule)
   flag = f'  --schedule={stddevs}'
@@ -298,10 +298,10 @@ def _correlated(report: planning_report.PlanReport) -> list[str]:
   return [
     'Correlated noise: standard deviation in the released model, at the same'
     ' epsilon',
-    *terminal.table(
+    *layout.table(
       [(name, f'{stddev:.4g}') for name, stddev in report.correlated]
     ),
-    *terminal.wrap(
+    *layout.wrap(
       f'predicted best: {best}; all but the plan in balanced cohorts of as many'
       ' users, of which no secret is made: docs/SCHEDULE.md'
     ),
@@ -333,19 +333,19 @@ def _measurement(report: planning_report.PlanReport) -> list[str]:
     rows.append((name, f'{value:.6g}', f'{stderr:.2g}', note))
   return [
     'Contraction and initial gap: measured, not assumed',
-    *terminal.wrap(f'measured from {pilot.path}'),
-    *terminal.wrap(
+    *layout.wrap(f'measured from {pilot.path}'),
+    *layout.wrap(
       f'test loss(m) = L_inf + Theta A^m, {estimate.rounds} rounds from'
       f' {pilot.rounds[0]} to {pilot.rounds[-1]}, robust least squares'
     ),
-    *terminal.table(rows),
-    *terminal.wrap(
+    *layout.table(rows),
+    *layout.wrap(
       f'fit: R^2 = {estimate.r_squared:.6g}, stddev of the residuals'
       f' {estimate.residual_stddev:.3g}, their autocorrelation'
       f' {estimate.autocorrelation:.2f}'
     ),
     *_doubts(report),
-    *terminal.wrap(
+    *layout.wrap(
       'a run without noise hides nothing: it must have been on public data;'
       ' its test loss stands for F'
     ),
@@ -375,9 +375,7 @@ def _doubts(report: planning_report.PlanReport) -> list[str]:
       for name, (measured, planned) in differences.items()
     )
     warnings.append(f'A is that of rounds with {listed}')
-  return [
-    line for w in warnings for line in terminal.wrap(w, first='WARNING: ')
-  ]
+  return [line for w in warnings for line in layout.wrap(w, first='WARNING: ')]
 
 
 def _proposal(report: planning_report.PlanReport) -> list[str]:
@@ -409,17 +407,15 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
   lines = [
     'Proposed',
     f'  --theta={optimal.theta:.6g} --rounds={optimal.rounds}',
-    *terminal.wrap(
+    *layout.wrap(
       f'for epsilon = {settings.epsilon:g} at delta = {settings.delta:g}:'
       f' {sigmas} in the next model'
     ),
   ]
   if not report.statement.holds:
-    lines += terminal.wrap(
-      'no guarantee: the verdict above is that of any plan'
-    )
+    lines += layout.wrap('no guarantee: the verdict above is that of any plan')
   if optimal.bound >= settings.initial_gap:
-    lines += terminal.wrap(
+    lines += layout.wrap(
       f'its bound {optimal.bound:#.4g} is not below Theta ='
       f' {settings.initial_gap:#.4g}, where training starts: at this budget the'
       ' bound promises no progress',
@@ -428,7 +424,7 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
   return [
     *lines,
     'What the uncertainty of A costs, with Theta fitted to each A',
-    *terminal.table(rows, left=0),
+    *layout.table(rows, left=0),
   ]
 
 

@@ -218,17 +218,8 @@ class TrainingSettings:
 
   @property
   def may_draw_discretely(self) -> bool:
-    """Whether clients may draw discrete noise, for which they wait for XLA."""
-    noises = self._mechanism.noises
-    if self.noise:
-      noises = (self.noise,)
-    if len(noises) == 1:
-      return noises[0] == noise_distance.DISCRETE
-    return (
-      noise_distance.DISCRETE in noises
-      and self.seed is None
-      and self.runtime == 'compiled'
-    )
+    """Whether there may be discrete noise, for which clients wait for XLA."""
+    return self._mechanism.may_draw_discretely(self)
 
   @property
   def noise_words(self) -> str:

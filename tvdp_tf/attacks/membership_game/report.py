@@ -10,7 +10,7 @@ from tvdp_tf import _json
 from tvdp_tf.attacks import audit_report, membership
 from tvdp_tf.attacks.membership_game import game as membership_game
 from tvdp_tf.attacks.membership_game import settings as membership_settings
-from tvdp_tf.output import terminal
+from tvdp_tf.output import layout
 
 
 def confidence_of_one(settings: membership_settings.GameSettings) -> float:
@@ -114,13 +114,13 @@ def verdict(found: Report) -> str:
   if found.refuted:
     return (
       f'REFUTED: epsilon is at least {shown}, not '
-      f'{terminal.epsilon(delivered)} as guaranteed'
+      f'{layout.epsilon(delivered)} as guaranteed'
     )
   least = min(delivered, found.claimed)
   if found.shown > least:
     return (
       f'REFUTED: epsilon is at least {shown}, not '
-      f'{terminal.epsilon(least)}; but nothing vouched for that'
+      f'{layout.epsilon(least)}; but nothing vouched for that'
     )
   if not found.game.statement.holds:
     return 'there is no guarantee to refute'
@@ -147,7 +147,7 @@ def _table(found: Report) -> list[str]:
       for name, values in found.attacks.items()
     ),
   ]
-  return terminal.table(rows)
+  return layout.table(rows)
 
 
 def describe(found: Report) -> str:
@@ -163,10 +163,10 @@ def describe(found: Report) -> str:
   settings, training = game.settings, game.settings.training
   n, rounds = settings.examples, training.rounds
   confidence = f'{100 * settings.confidence:g} % confidence'
-  epsilon = terminal.epsilon
+  epsilon = layout.epsilon
 
   def row(label: str, text: str) -> list[str]:
-    return terminal.wrap(text, first=f'{label:<21}')
+    return layout.wrap(text, first=f'{label:<21}')
 
   lines = [
     f'Membership inference: mechanism {training.mechanism}, model '

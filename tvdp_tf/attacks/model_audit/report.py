@@ -9,7 +9,7 @@ import numpy as np
 from tvdp_tf import mechanisms
 from tvdp_tf.attacks import audit_report, one_run
 from tvdp_tf.attacks.model_audit import audit as audit_lib
-from tvdp_tf.output import files, machine, plots, terminal
+from tvdp_tf.output import files, layout, machine, plots
 from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.privacy import statement
 from tvdp_tf.training import settings as settings_lib
@@ -255,7 +255,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
   low = audit_report.format_lower_bound
 
   def row(label: str, text: str) -> list[str]:
-    return terminal.wrap(text, first=f'{label:<23}')
+    return layout.wrap(text, first=f'{label:<23}')
 
   noise = (
     'as calibrated'
@@ -324,7 +324,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
       f'{found.seconds:.0f} s on {machine.in_words(machine.describe())}',
     ),
     '',
-    *terminal.wrap(verdict(found), indent=0, first='verdict: '),
+    *layout.wrap(verdict(found), indent=0, first='verdict: '),
   ]
   return '\n'.join(lines)
 

@@ -60,7 +60,7 @@ def configure(
       slower then. A CPU's always do here.
     waits: Whether clients may wait for XLA, which computes in threads of its
       own: a cohort then has one thread more than there are cores. Where none
-      waits that is one too many, and costs a twentieth of a round.
+      waits that is one too many.
 
   Raises:
     DeviceUnavailableError: If a GPU is asked for and there is none.
