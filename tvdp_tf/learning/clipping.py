@@ -450,7 +450,7 @@ def flat_gradient_sum(
 
   if not isinstance(clipped_sum, PreparedSum):
     return all_microbatches()  # Its graph is large: it is there once.
-  # Without the loop's ops, which take a twentieth of a step.
+  # Without the loop's ops.
   return tf.cond(
     num_examples <= at_once, lambda: summed(*taken), all_microbatches
   )
