@@ -6,9 +6,9 @@ counter of blocks, a 64-bit nonce, and the form for keys of 128 bits ('expand
 whoever sees any part of its output learns nothing of the key or of the rest.
 
 Words are the same in every runtime. In this process XLA compiles the rounds,
-half a second for each number of words, which are then several times as fast as
-the ops one by one: TFF's worker goes by these, for `jit_compile` has no effect on
-it.
+half a second for each number of words, which are then several times as fast
+as the ops one by one: TFF's worker goes by these, for `jit_compile` has no
+effect on it.
 """
 
 from collections.abc import Sequence
