@@ -96,13 +96,13 @@ def _same_model_twice(x):
 def _half_precision_model() -> tff.learning.models.FunctionalModel:
   weights = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float16)
 
-  @tf.function
+  @tf.function(autograph=False)
   def predict(model_weights, x, training=True):
     del training
     x = tf.cast(x, tf.float16)
     return tf.cast(tf.matmul(x, model_weights[0][0]), tf.float32)
 
-  @tf.function
+  @tf.function(autograph=False)
   def loss(output, label, sample_weight=None):
     del sample_weight
     return _LOSS(label, output)

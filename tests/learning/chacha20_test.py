@@ -185,7 +185,7 @@ class KeystreamTest(parameterized.TestCase):
     size = 1001
     expected = reference(KEY, size, NONCE)
 
-    @tf.function
+    @tf.function(autograph=False)
     def plain(key, nonce):
       words = chacha20.ordered_words(key, 126, nonce, tf.constant(0, tf.int64))
       return words[:size]

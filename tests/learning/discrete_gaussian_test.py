@@ -76,7 +76,7 @@ class SmallSchemeTest(parameterized.TestCase):
     nonce = tf.constant(0, tf.int64)
     table = tf.constant(discrete_gaussian._coarse(cases.SMALL).table)
 
-    @tf.function
+    @tf.function(autograph=False)
     def parts(noise_key, start):
       words, values, is_open, ready = discrete_gaussian._first_pass(
         noise_key, nonce, start, table, num_blocks, num_ready, cases.SMALL

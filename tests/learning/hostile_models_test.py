@@ -425,7 +425,8 @@ def movement(clipped_sum, weights, shape, dtype, clip):
     input_signature=[
       tf.TensorSpec([None, *shape], dtype),
       tf.TensorSpec([None], tf.int32),
-    ]
+    ],
+    autograph=False,
   )
   def mean(features, labels):
     return clipping.clipped_mean_gradient(

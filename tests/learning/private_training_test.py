@@ -88,7 +88,7 @@ def examples(count, seed=0):
 def gradient_of(loss_fn):
   """The gradient of the loss of a batch, traced once."""
 
-  @tf.function
+  @tf.function(autograph=False)
   def gradient(weights, features, labels):
     with tf.GradientTape() as tape:
       tape.watch(weights)
@@ -212,7 +212,7 @@ class ClippedMeanGradientTest(parameterized.TestCase):
     # A whole microbatch, and a rest.
     features, labels = examples(70)
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradient(x):
       return clipping.clipped_mean_gradient(
         clipped_sum, weights, x, labels, example_l2_norm_clip=0.5
@@ -319,7 +319,7 @@ class PrivateLocalStepsTest(parameterized.TestCase):
     clipped_sum = vectorized(model)
     features, labels = examples(20)
 
-    @tf.function
+    @tf.function(autograph=False)
     def train(weights, features, labels, stddev, key):
       return private_training.private_local_steps(
         clipped_sum,

@@ -267,8 +267,12 @@ def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
   """
 
   def clipped_sum(weights, features, labels, present, clip):
+    # It has no Python to convert, whose search takes longer than its tracing.
+    example_gradient = tf.autograph.experimental.do_not_convert(
+      _example_gradient(loss_fn, weights)
+    )
     gradients = tf.vectorized_map(
-      _example_gradient(loss_fn, weights), (features, labels), warn=False
+      example_gradient, (features, labels), warn=False
     )
     used, factors = scales(
       tf.add_n([squared_norms(gradient) for gradient in gradients]),

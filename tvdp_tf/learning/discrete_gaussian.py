@@ -72,6 +72,10 @@ DISTANCE_FROM_DISCRETE = 2.0**-116
 # 1 / (48 s^2) = 2^-67.5.
 DISTANCE_FROM_ROUNDED = 1 / (48 * GRID_STDDEV**2)
 
+# Raised when a key's integers become others: a seeded run that goes on would
+# release a round anew, under other noise.
+STREAM = 2
+
 # In the place of K: those of which the table decides are smaller.
 _UNDECIDED = 255
 
@@ -245,7 +249,7 @@ class _Reader(NamedTuple):
   """Further words to decide on candidates, one after the other.
 
   Attributes:
-    ready: int64 [n], the first of them. Nearly always they suffice.
+    ready: int64 [words], the first of them. Nearly always they suffice.
     noise_key: int64 [2], of which others are made,
     nonce: scalar int64,
     start: and scalar int64, the first of their blocks.
@@ -280,7 +284,7 @@ class _Reader(NamedTuple):
       return words[:count]
 
     words = tf.cond(
-      begin + count <= self.ready.shape[0],
+      begin + count <= tf.size(self.ready, tf.int64),
       lambda: self.ready[begin : begin + count],
       others,
     )
@@ -394,6 +398,32 @@ def _first_pass(
 
 
 @functools.cache
+def _traced_judge(scheme: _Scheme):
+  """`_judge`, traced once for all sizes: a function of its tensors.
+
+  Half of the ops of a draw are in it.
+  """
+
+  def judge(words, table, ready, noise_key, nonce, start):
+    reader = _Reader(ready, noise_key, nonce, start)
+    return _judge(words, table, reader, scheme)
+
+  scalar = tf.TensorSpec([], tf.int64)
+  return tf.function(
+    judge,
+    input_signature=[
+      tf.TensorSpec([None], tf.int64),
+      tf.TensorSpec([2**scheme.table_bits], tf.uint8),
+      tf.TensorSpec([None], tf.int64),
+      tf.TensorSpec([2], tf.int64),
+      scalar,
+      scalar,
+    ],
+    autograph=False,
+  )
+
+
+@functools.cache
 def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
   """`_first_pass`, compiled: a function of its tensors."""
 
@@ -414,15 +444,23 @@ def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
   )
 
 
+# Draws of fewer blocks take a power of two of them, so that XLA compiles a few
+# first passes for them all.
+_FEW_BLOCKS = 512
+
+
 def _num_blocks(size: int) -> int:
   """Blocks of candidates, of which all but once in 2^64 `size` are accepted."""
   surplus = 16 + size // 128 + math.isqrt(size)
-  return -(-(size + surplus) // chacha20.WORDS_PER_BLOCK)
+  blocks = -(-(size + surplus) // chacha20.WORDS_PER_BLOCK)
+  if blocks > _FEW_BLOCKS:
+    return blocks
+  return max(64, 1 << (blocks - 1).bit_length())
 
 
-def _num_ready(size: int) -> int:
+def _num_ready(num_blocks: int) -> int:
   """Blocks that nearly always suffice to decide on those that are open."""
-  return 32 + size // 96
+  return 32 + num_blocks // 12
 
 
 def _attempt(
@@ -442,9 +480,15 @@ def _attempt(
   table = tf.constant(_coarse(scheme).table)
   first_pass = _compiled_first_pass(num_blocks, num_ready, scheme)
   words, values, is_open, ready = first_pass(noise_key, nonce, start, table)
-  reader = _Reader(ready, noise_key, nonce, start + _FURTHER)
   places = tf.where(is_open)  # In ascending order, as all below.
-  judged, accepted = _judge(tf.gather_nd(words, places), table, reader, scheme)
+  judged, accepted = _traced_judge(scheme)(
+    tf.gather_nd(words, places),
+    table,
+    ready,
+    noise_key,
+    nonce,
+    start + _FURTHER,
+  )
   inside = tf.math.count_nonzero(places < size)
   # Accepted candidates beyond `size` replace rejected ones before it.
   beyond = places[inside:] - size
@@ -474,7 +518,7 @@ def _draw(
 ) -> tf.Tensor:
   """Like `discrete_gaussian`, by any scheme and from any number of blocks."""
   num_blocks = _num_blocks(size) if num_blocks is None else num_blocks
-  num_ready = _num_ready(size) if num_ready is None else num_ready
+  num_ready = _num_ready(num_blocks) if num_ready is None else num_ready
 
   def body(start, unused_values, unused_short):
     values, short = _attempt(

@@ -199,7 +199,8 @@ def standard_normal(
   radius = _radius(1.0 - uniforms[0], finer)
   cosine = _cosine(uniforms[1])
   sine = tf.sqrt((1.0 - cosine) * (1.0 + cosine))
-  normal = _signed(radius * tf.stack([cosine, sine]), bits)
+  # Not `radius * tf.stack(...)`: a product that broadcasts takes far longer.
+  normal = _signed(tf.stack([radius * cosine, radius * sine]), bits)
   return tf.reshape(normal, [-1])[:size]
 
 

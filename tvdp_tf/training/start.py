@@ -18,7 +18,9 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tvdp_tf import errors, mechanisms
+from tvdp_tf.learning import discrete_gaussian
 from tvdp_tf.privacy import ledger as ledger_lib
+from tvdp_tf.privacy import noise_distance
 from tvdp_tf.privacy import statement as statement_lib
 from tvdp_tf.training import federation, rounds, run_folder, shared_ledger
 from tvdp_tf.training import selection as selection_lib
@@ -48,6 +50,8 @@ def _resolved(
     'partition_seed': fed.partition_seed,
     'noise': plan.noise,
   }
+  if plan.settings.seed is not None and plan.noise == noise_distance.DISCRETE:
+    resolved['discrete_noise_stream'] = discrete_gaussian.STREAM
   if plan.header.unit == 'example':
     # Where users are protected, so is how much they have.
     resolved['examples_per_user'] = fed.examples_per_user.tolist()
