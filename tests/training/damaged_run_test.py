@@ -14,9 +14,10 @@ from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
 from tools import run_outcome
-from tvdp_tf import errors
+from tvdp_tf import errors, mechanisms
+from tvdp_tf.learning import discrete_gaussian
 from tvdp_tf.privacy import ledger, ledger_audit
-from tvdp_tf.training import checkpoints, export, run_folder
+from tvdp_tf.training import checkpoints, export, federation, run_folder, start
 from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import train as training
 
@@ -202,6 +203,20 @@ class DamagedTest(resume_cases.FolderTestCase):
     self.assertNotIn('somewhere', str(caught.exception))
     training.train(self.settings, self.run_dir, resume=True)
     self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+
+
+class ResolvedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ({'seed': 3, 'noise': 'discrete'}, True),
+    ({'seed': 3, 'noise': 'continuous'}, False),
+    ({'noise': 'discrete'}, False),
+  )
+  def test_a_seed_goes_on_with_the_same_noise_alone(self, changes, recorded):
+    settings = resume_cases.small(mechanism='gradient', **changes)
+    fed = federation.assemble(settings)
+    resolved = start._resolved(mechanisms.build(settings, fed), fed)
+    expected = discrete_gaussian.STREAM if recorded else None
+    self.assertEqual(resolved.get('discrete_noise_stream'), expected)
 
 
 if __name__ == '__main__':

@@ -72,7 +72,8 @@ class MemoryTest(parameterized.TestCase):
     self.addCleanup(tracemalloc.stop)
     kept_bytes(100)
     # A tensor that leaves the room of its attributes leaves 16 bytes or more.
-    self.assertLess(kept_bytes(2000), 2000 * 8)
+    # Other threads of the process may allocate in one of the three.
+    self.assertLess(min(kept_bytes(2000) for _ in range(3)), 2000 * 8)
 
 
 if __name__ == '__main__':
