@@ -52,6 +52,10 @@ _NOISE = (
   f'{_LEARNING}discrete_noise_test.py',
   f'{_LEARNING}private_training_test.py',
 )
+_DISCRETE = (
+  f'{_LEARNING}discrete_gaussian_parts_test.py',
+  f'{_LEARNING}discrete_gaussian_test.py',
+)
 _SENSITIVITY = (
   'tests/privacy/sensitivity_test.py',
   'tests/privacy/noise_distance_test.py',
@@ -251,6 +255,68 @@ MUTANTS = [
     (
       'tf.clip_by_value(indices, 0, layer.input_dim - 1)',
       'indices',
+    ),
+  ),
+  *_of(
+    'tvdp_tf/learning/chacha20.py',
+    (f'{_LEARNING}chacha20_test.py',),
+    ('_DOUBLE_ROUNDS = 10', '_DOUBLE_ROUNDS = 4'),
+    (
+      'for first, second in ((16, 12), (8, 7)):',
+      'for first, second in ((16, 12),):',
+    ),
+    ('row + word for row, word in', 'word for row, word in'),
+    (
+      'blocks = index // small * size + index % small * _COMPILED_TILE',
+      'blocks = index // small * size',
+    ),
+    ('first = start + tf.cast(index, tf.int64) * size', 'first = start'),
+    ('low, high = tf.split(rows, 2, axis=-2)', 'low = high = rows[..., :8, :]'),
+    ('tf.broadcast_to(nonce, [shape[1]])', 'tf.zeros_like(counters)'),
+  ),
+  *_of(
+    'tvdp_tf/learning/discrete_gaussian.py',
+    _DISCRETE,
+    (
+      'whole = [int(share) for share in shares]',
+      'whole = [int(share + 1) for share in shares]',
+    ),
+    (
+      'return values, y * (base + base + y), first',
+      'return values, y * (base + y), first',
+    ),
+    ('y = y - negative', 'y = tf.identity(y)'),
+    (
+      'negative = _shifted(words, 63)  # 0 or -1.',
+      'negative = tf.zeros_like(words)',
+    ),
+    ('first <= _shifted(gammas,', 'first < _shifted(gammas,'),
+    (
+      '    tf.equal(coarse, _UNDECIDED),\n    first <=',
+      '    tf.zeros_like(first, tf.bool),\n    first <=',
+    ),
+    ('first < whole, tf.logical_and(', 'first <= whole, tf.logical_and('),
+    (
+      'tf.logical_and(tf.equal(first, whole), second < part)',
+      'tf.zeros_like(first, tf.bool)',
+    ),
+    (
+      'happens = _event(gammas, index,',
+      'happens = _event(gammas, tf.ones_like(index),',
+    ),
+    ('return values, tf.logical_not(odd)', 'return values, tf.ones_like(odd)'),
+    ('filled < missing', 'tf.constant(False)'),
+    ('block + blocks', 'block'),
+    ('begin + count <= tf.size(self.ready, tf.int64),', 'tf.constant(True),'),
+    ('surplus = 16 + size // 128 + math.isqrt(size)', 'surplus = size // 128'),
+    (
+      'passed = tf.logical_and(at_first, low <= second',
+      'passed = tf.logical_and(at_first, low > second',
+    ),
+    ("side='left', out_type", "side='right', out_type"),
+    (
+      'return _traced_draw(noise_key, size, tf.cast(release, tf.int64))',
+      'return _traced_draw(noise_key, size, tf.cast(0, tf.int64))',
     ),
   ),
   *_of(
