@@ -129,14 +129,18 @@ def run(mutant: mutant_cases.Mutant) -> Result:
 def _with_earlier(results: list[Result], folder: pathlib.Path) -> list[Result]:
   """Results of all mutants: these, and of the others those in the folder."""
   path = folder / 'mutants.csv'
-  found = {}
+  found: dict[tuple[str, str, str], Result] = {}
   if path.exists():
     with path.open(newline='') as file:
       for row in csv.DictReader(file):
-        noticed, seconds = row['noticed'] == 'True', float(row['seconds'])
-        values = {**row, 'noticed': noticed, 'seconds': seconds}
-        found[row['path'], row['before'], row['after']] = Result(**values)
-  found |= {(r.path, r.before, r.after): r for r in results}
+        kept = Result(
+          *(row['path'], row['before'], row['after']),
+          noticed=row['noticed'] == 'True',
+          noticed_by=row['noticed_by'],
+          seconds=float(row['seconds']),
+        )
+        found[kept[:3]] = kept
+  found |= {result[:3]: result for result in results}
   keys = ((m.path, m.before, m.after) for m in mutant_cases.MUTANTS)
   return [found[key] for key in keys if key in found]
 
