@@ -391,6 +391,8 @@ class Runs:
         stack.callback(logger.removeHandler, handler)
       caught = stack.enter_context(warnings.catch_warnings(record=True))
       warnings.simplefilter('always')
+      # Of a library that the first training of a process loads.
+      warnings.filterwarnings('ignore', 'np.find_common_type is deprecated')
       stack.enter_context(_caught(seen))
       stack.enter_context(world(change, self._unit, self._replaced))
       try:

@@ -39,7 +39,7 @@ class SmokeTest(absltest.TestCase):
     summary = json.loads((folder / 'summary.json').read_text())
     ours = summary['programs']['mlp-round']['tvdp_tf/compiled']
     self.assertEqual(ours['distance_from_our_model'], 0)
-    self.assertLen((folder / 'peers.csv').read_text().splitlines(), 1 + 2 * 6)
+    self.assertLen((folder / 'peers.csv').read_text().splitlines(), 1 + 2 * 9)
     self.assertLen(summary['summaries']['mlp-round'], 1)
 
   def test_a_private_work_and_a_whole_training(self):
