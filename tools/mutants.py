@@ -6,7 +6,7 @@ Every mutant is a copy of the code with one change that takes something from the
 guarantee: a norm without its square root, a filter that lets all pass. The
 tests named with it are run on the copy; a mutant that they do not notice has
 survived, and the exit code is 1. It takes half an hour on two cores. With
-`--only`, what is in the folder of the other mutants stays.
+`--only`, the results of the other mutants that the folder holds are kept.
 """
 
 import concurrent.futures

@@ -444,8 +444,8 @@ def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
   )
 
 
-# Draws of fewer blocks take a power of two of them, so that XLA compiles a few
-# first passes for them all.
+# Draws of at most so many blocks take a power of two of them, so that XLA
+# compiles a few first passes for them all.
 _FEW_BLOCKS = 512
 
 

@@ -157,6 +157,10 @@ class Mechanism(abc.ABC):
     return (type(self.mechanism), kind, *sorted(fields.items()))
 
   @classmethod
+  def _given_noise(cls, settings: Any) -> str:
+    return cls.noises[0] if len(cls.noises) == 1 else settings.noise
+
+  @classmethod
   def may_draw_discretely(cls, settings: Any) -> bool:
     """Whether the noise may be discrete, as far as settings tell.
 
@@ -165,10 +169,8 @@ class Mechanism(abc.ABC):
     Args:
       settings: Of a training with this mechanism.
     """
-    if len(cls.noises) == 1:
-      return cls.noises[0] == noise_distance.DISCRETE
-    if settings.noise:
-      return settings.noise == noise_distance.DISCRETE
+    if noise := cls._given_noise(settings):
+      return noise == noise_distance.DISCRETE
     # TFF's worker has no compiler to fuse the generator's ops: there it takes
     # several times as long as the continuous noise.
     return (
@@ -189,21 +191,16 @@ class Mechanism(abc.ABC):
     if not values:
       self.noise = settings.noise or self.noise
       return
-
-    def share(noise: str) -> float:
-      return noise_distance.share_of_delta(settings.epsilon, values, noise)
-
-    self.noise = settings.noise
-    if len(self.noises) == 1:
-      self.noise = self.noises[0]
-    elif not self.noise:
-      discrete = (
-        self.may_draw_discretely(settings)
-        and share(noise_distance.DISCRETE) <= settings.delta / 1000
-      )
-      self.noise = (
-        noise_distance.DISCRETE if discrete else noise_distance.CONTINUOUS
-      )
+    share = functools.partial(
+      noise_distance.share_of_delta, settings.epsilon, values
+    )
+    self.noise = self._given_noise(settings)
+    if not self.noise:
+      self.noise = noise_distance.CONTINUOUS
+      if self.may_draw_discretely(settings) and (
+        share(noise_distance.DISCRETE) <= settings.delta / 1000
+      ):
+        self.noise = noise_distance.DISCRETE
     self.noise_distance = noise_distance.distance(values, self.noise)
     # No delta of any use is large enough: such an epsilon is promised by noise
     # that is told apart where it ends.
@@ -575,19 +572,12 @@ class Mechanism(abc.ABC):
 
   def _warnings(self) -> list[str]:
     """Assumptions that the settings force on any mechanism."""
-    found = []
-    if self.settings.seed is not None:
-      found.append(_SEEDED)
-    unit = self.header.unit
-    protected = (
-      self.settings.users
-      if unit == 'user'
-      else int(self.fed.examples_per_user.sum())
-    )
-    if self.settings.delta >= 1 / protected:
+    found = [] if self.settings.seed is None else [_SEEDED]
+    unit, units = self.header.unit, self.units
+    if self.settings.delta >= 1 / units:
       found.append(
         f'WARNING: delta = {self.settings.delta:g} is at least 1/n for the '
-        f'{protected} {unit}s in the run, so a mechanism that publishes a '
+        f'{units} {unit}s in the run, so a mechanism that publishes a '
         f'random {unit} could satisfy it'
       )
     return found
