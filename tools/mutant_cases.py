@@ -47,6 +47,7 @@ _CLIPPING = (
 _LIST = (f'{_LEARNING}ghost_list_test.py',)
 _VIEWS = f'{_LEARNING}views_test.py'
 _ZOO = (f'{_LEARNING}hostile_models_test.py',)
+_ONEDNN = f'{_LEARNING}onednn_test.py'
 _NOISE = (
   f'{_LEARNING}noise_test.py',
   f'{_LEARNING}discrete_noise_test.py',
@@ -319,10 +320,55 @@ MUTANTS = [
       'return _traced_draw(noise_key, size, tf.cast(0, tf.int64))',
     ),
   ),
+  # What oneDNN's kernels mix.
   *_of(
-    'tvdp_tf/learning/keras_version.py',
-    (f'{_LEARNING}keras3_test.py',),
+    'tvdp_tf/learning/onednn.py',
+    (f'{_LEARNING}keras3_test.py', _ONEDNN),
     ('version > _environment.LAST_WITH_ONEDNN', 'False'),
+    ("for form in ('', 'Grad')", "for form in ('Grad',)"),
+    ('rewriting.OFF', 'rewriting.ON'),
+    ("{'remapping': False}", '{}'),
+    ('races = bool(ops & RACING_OPS)', 'races = False'),
+    ("['parallel_iterations'].i = 1", "['parallel_iterations'].i = 10"),
+    ("and node.op == 'Identity'", 'and False'),
+    ('any(map(self._may_be_convolved, self._results))', 'False'),
+    ('source.op in _CONVOLUTIONS | _CALLS', 'source.op in _CALLS'),
+    ('op_def_registry.get(source.op) is None', 'False'),
+  ),
+  *_of(
+    'tvdp_tf/learning/clipping.py',
+    (_ONEDNN,),
+    ('_ITERATIONS_AT_ONCE = 1', '_ITERATIONS_AT_ONCE = 10'),
+  ),
+  *_of(
+    'tvdp_tf/learning/functional.py',
+    (f'{_LEARNING}keras3_test.py', _ONEDNN),
+    ('onednn.require_sound()', 'pass'),
+    ('node.op in onednn.RACING_OPS', 'False'),
+    ("attributes['_fused'] = False", 'pass'),
+    ("attributes['_fused'] = fused", 'pass'),
+  ),
+  *_of(
+    'tvdp_tf/learning/example_independence.py',
+    (f'{_LEARNING}keras3_test.py',),
+    ('onednn.require_sound()', 'pass'),
+  ),
+  *_of(
+    'tvdp_tf/runtimes/compiled/graph_function.py',
+    ('tests/runtimes/compiled/graph_function_test.py',),
+    ('self._turn = _ALONE', 'pass'),
+    ('config_proto=onednn.CALL_OPTIONS', "config_proto=b''"),
+    ('    onednn.kept_apart(definition)\n', ''),
+  ),
+  *_of(
+    'tvdp_tf/runtimes/graph_import.py',
+    ('tests/runtimes/worker/client_blocks_test.py',),
+    ('by_others=True', 'by_others=False'),
+  ),
+  *_of(
+    'tvdp_tf/runtimes/worker/client_blocks.py',
+    ('tests/runtimes/worker/client_blocks_test.py',),
+    ('1 if import_add_client.waits else', 'parallel_clients or'),
   ),
   *_of(
     'tvdp_tf/learning/noise.py',

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 
 # The last TensorFlow whose oneDNN keeps to its memory, as far as is known
-# (`learning.keras_version`).
+# (`learning.onednn`).
 LAST_WITH_ONEDNN = (2, 14)
 
 _PACKAGES = ('tensorflow', 'tensorflow-cpu')

@@ -13,6 +13,7 @@ from tvdp_tf.learning import (
   ghost_clipping,
   keras_version,
   models,
+  onednn,
 )
 
 LAYERS = tf.keras.layers
@@ -23,7 +24,21 @@ def sequential(*layers, shape=(6,)):
   return tf.keras.Sequential([tf.keras.Input(shape), *layers])
 
 
-class VersionTest(absltest.TestCase):
+def of_a_model():
+  functional.FunctionalModel(sequential(LAYERS.Dense(2)))
+
+
+def of_a_loss():
+  example_independence.example_clipped_sum(
+    lambda weights, x, y: tf.reduce_mean((x @ weights[0])[:, 0]),
+    [np.ones([6, 1], np.float32)],
+    tf.TensorSpec([None, 6]),
+    num_labels=2,
+    example_l2_norm_clip=CLIP,
+  )
+
+
+class VersionTest(parameterized.TestCase):
   def test_is_told_by_the_version(self):
     major = 3 if keras_version.IS_KERAS_3 else 2
     version = getattr(tf.keras, '__version__', '2')
@@ -40,14 +55,9 @@ class VersionTest(absltest.TestCase):
     ):
       self.assertTrue(any(one is layer for one in found), layer.name)
 
-  def test_a_newer_tensorflow_must_not_use_onednn(self):
-    def build():
-      functional.FunctionalModel(sequential(LAYERS.Dense(2)))
-
-    port = mock.Mock(IsMklEnabled=lambda: True)
-    self.enter_context(
-      mock.patch.object(keras_version, '_pywrap_util_port', port)
-    )
+  @parameterized.parameters(of_a_model, of_a_loss)
+  def test_a_newer_tensorflow_must_not_use_onednn(self, build):
+    self.enter_context(mock.patch.object(onednn, 'is_used', lambda: True))
     with mock.patch.object(tf, '__version__', '2.14.1'):
       build()
     for version in ('2.15.0', '2.21.0', '3.0.0-rc1'):
@@ -58,7 +68,7 @@ class VersionTest(absltest.TestCase):
         build()
       with (
         mock.patch.object(tf, '__version__', version),
-        mock.patch.object(port, 'IsMklEnabled', lambda: False),
+        mock.patch.object(onednn, 'is_used', lambda: False),
       ):
         build()
 

@@ -66,6 +66,9 @@ class PreparedSum(abc.ABC):
 
 MICROBATCH_SIZE = sensitivity.MICROBATCH_SIZE
 
+# A loop's iterations share the kernels of their ops, which `onednn` mixes.
+_ITERATIONS_AT_ONCE = 1
+
 # A factor rounded to float32 must not grow.
 _ROUNDED_DOWN = 1 - 2.0**-22
 
@@ -322,6 +325,7 @@ def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
       lambda index, _: index < tf.shape(labels)[0],
       add_example,
       (tf.constant(0), totals),
+      parallel_iterations=_ITERATIONS_AT_ONCE,
     )
     return [
       tf.reshape(total, weight.shape)
@@ -449,6 +453,7 @@ def flat_gradient_sum(
       lambda start, _: start < num_examples,
       add_microbatches,
       (tf.constant(0), tf.zeros([flat.size(weights)], tf.float64)),
+      parallel_iterations=_ITERATIONS_AT_ONCE,
     )
     return total
 

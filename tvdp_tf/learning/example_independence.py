@@ -28,6 +28,7 @@ from tvdp_tf.learning import (
   functional,
   ghost_clipping,
   local_training,
+  onednn,
   view_gradients,
   views,
 )
@@ -269,8 +270,10 @@ def example_clipped_sum(
 
   Raises:
     ValueError: If the loss keeps a state, fails on some examples, or cannot be
-      differentiated; if examples have no such views.
+      differentiated; if examples have no such views; if oneDNN is used where it
+      is not sound.
   """
+  onednn.require_sound()
   views.check(views_name, features_spec.shape[1:])
   compared = view_gradients.averaged(repeatable_loss_fn or loss_fn, views_name)
   loss_fn = view_gradients.averaged(loss_fn, views_name)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2  # No public name.
 from tensorflow.python.framework import op_def_registry  # No public name.
 
-from tvdp_tf.learning import keras_version
+from tvdp_tf.learning import keras_version, onednn
 
 
 @contextlib.contextmanager
@@ -73,6 +73,28 @@ def _any_index(model: tf.keras.Model) -> Iterator[None]:
       del vars(layer)['call']
 
 
+@contextlib.contextmanager
+def _normalized_apart(model: tf.keras.Model) -> Iterator[None]:
+  """Lets layer normalization do without batch normalization's kernel.
+
+  Keras 2 normalizes each example as if it were a channel of one fused batch
+  normalization, an op that is refused (`onednn.RACING_OPS`).
+  """
+  layers = [
+    (vars(layer), vars(layer)['_fused'])
+    for layer in keras_version.all_layers(model)
+    if isinstance(layer, tf.keras.layers.LayerNormalization)
+    and '_fused' in vars(layer)
+  ]
+  for attributes, _ in layers:
+    attributes['_fused'] = False
+  try:
+    yield
+  finally:
+    for attributes, fused in layers:
+      attributes['_fused'] = fused
+
+
 # Ops with a state that nobody reads out: the generator's.
 _RANDOM_OPS = frozenset(
   (
@@ -119,7 +141,8 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
 
   Raises:
     ValueError: If an op has a state that one example could leave to another,
-      computes in less than float32, or can fail on the values of an example.
+      computes in less than float32, can fail on the values of an example, or
+      has a kernel that mixes what is computed at once.
   """
   functions = graph_def.library.function
   nodes = [
@@ -138,6 +161,12 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
         f'{name} must be a function of its weights and of one example alone,'
         f' got the op {node.op} ({node.name}), which keeps, shows or reads'
         ' something else, or fails on some values'
+      )
+    if node.op in onednn.RACING_OPS:
+      raise ValueError(
+        f'{name} must normalize by tf.nn.moments and tf.nn.batch_normalization,'
+        f' got the op {node.op} ({node.name}), whose oneDNN kernel mixes what'
+        ' is computed at once'
       )
     for attribute in node.attr.values():
       types = {attribute.type, *attribute.list.type}
@@ -196,7 +225,8 @@ class FunctionalModel:
         weights that are out of reach, or ops that `checked_ops` refuses; or if
         it cannot be traced.
     """
-    keras_version.require_sound_arithmetic()
+    keras_version.require_tensorflow()
+    onednn.require_sound()
     if model.non_trainable_weights:
       names = ', '.join(w.name for w in model.non_trainable_weights[:3])
       raise ValueError(
@@ -232,7 +262,11 @@ class FunctionalModel:
     def trace(training):
       @tf.function(autograph=False)
       def call(weights, features):
-        with weights_replaced(model, weights), _any_index(model):
+        with (
+          weights_replaced(model, weights),
+          _any_index(model),
+          _normalized_apart(model),
+        ):
           return model(features, training=training)
 
       try:

@@ -5,11 +5,13 @@ at the top of its graph: not in the body of a `tf.while_loop`. Here the graph is
 imported wherever the caller is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tvdp_tf.learning import onednn
 
 
 def compiler_config() -> tf.compat.v1.ConfigProto:
@@ -58,43 +60,48 @@ def tensor_names(binding: Any) -> list[str]:
   return [name for _, name in found]
 
 
-def importer(
-  computation: tff.framework.ConcreteComputation,
-) -> Callable[..., list[tf.Tensor]]:
-  """A function that puts the computation's graph where it is called.
+class Importer:
+  """A function that puts a computation's graph where it is called.
 
-  Args:
-    computation: Of TensorFlow, from tensors to tensors, however nested.
+  It takes the parameter's tensors, flat in TFF's order, and returns the
+  result's tensors in the same way.
 
-  Returns:
-    A function of the parameter's tensors, flat in TFF's order; it returns the
-    result's tensors in the same way.
-
-  Raises:
-    NotImplementedError: If it has variables, tables or sequences.
+  Attributes:
+    waits: Whether no two calls of the graph may run at once
+      (`onednn.kept_apart`).
   """
-  proto = tff.framework.serialize_computation(computation).tensorflow
-  if proto.initialize_op:
-    raise NotImplementedError('a computation with variables or tables')
-  graph_def = tf.compat.v1.GraphDef()
-  proto.graph_def.Unpack(graph_def)
-  parameters = tensor_names(proto.parameter)
-  results = tensor_names(proto.result)
-  used = inputs(graph_def)
 
-  def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+  def __init__(self, computation: tff.framework.ConcreteComputation):
+    """Reads a computation's graph.
+
+    Args:
+      computation: Of TensorFlow, from tensors to tensors, however nested.
+
+    Raises:
+      NotImplementedError: If it has variables, tables or sequences.
+    """
+    proto = tff.framework.serialize_computation(computation).tensorflow
+    if proto.initialize_op:
+      raise NotImplementedError('a computation with variables or tables')
+    self._graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(self._graph_def)
+    self._parameters = tensor_names(proto.parameter)
+    self._results = tensor_names(proto.result)
+    self._used = inputs(self._graph_def)
+    self.waits = onednn.kept_apart(self._graph_def, by_others=True)
+
+  def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """Imports the graph into the one that is being traced."""
     # An import captures nothing from the graph around that of a loop's body;
     # these identities do. They also take parameters that are not used.
-    feeds = dict(zip(parameters, map(tf.identity, tensors), strict=True))
+    feeds = dict(zip(self._parameters, map(tf.identity, tensors), strict=True))
     # A result may be a parameter as it is.
-    inner = [name for name in results if name not in feeds]
+    inner = [name for name in self._results if name not in feeds]
     imported = tf.import_graph_def(
-      graph_def,
-      input_map={n: t for n, t in feeds.items() if n in used},
+      self._graph_def,
+      input_map={n: t for n, t in feeds.items() if n in self._used},
       return_elements=inner,
       name='computation',
     )
     found = feeds | dict(zip(inner, imported, strict=True))
-    return [found[name] for name in results]
-
-  return call
+    return [found[name] for name in self._results]

@@ -1,14 +1,17 @@
 """What a TFF computation tells of itself."""
 
+import concurrent.futures
 import gc
 import tracemalloc
+import unittest
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
+from tensorflow.python.eager import context  # No public name.
 
-from tvdp_tf.learning import discrete_gaussian, noise
+from tvdp_tf.learning import discrete_gaussian, noise, onednn
 from tvdp_tf.runtimes.compiled import graph_function
 
 
@@ -46,6 +49,88 @@ class HasXlaTest(parameterized.TestCase):
     gc.collect()
     third = graph_function.GraphFunction(make)
     np.testing.assert_array_equal(third(key)[0], expected)
+
+
+def normalized(images):
+  outputs, *_ = tf.compat.v1.nn.fused_batch_norm(
+    images, tf.ones([3]), tf.zeros([3])
+  )
+  return outputs
+
+
+IMAGES = tff.TensorType(np.float32, [2, 4, 4, 3])
+
+
+class TurnTest(parameterized.TestCase):
+  """Kernels of oneDNN that mix what they compute at once."""
+
+  @parameterized.named_parameters(
+    ('normalization', normalized, True),
+    ('of_a_function', tf.function(normalized, autograph=False), True),
+    ('nothing_of_the_kind', lambda images: images + 1.0, False),
+  )
+  @unittest.skipUnless(onednn.is_used(), 'oneDNN is off')
+  def test_waits_for_others(self, compute, waits):
+    function = graph_function.GraphFunction(
+      tff.tensorflow.computation(compute, IMAGES)
+    )
+    # What is built of it waits, too.
+    outer = graph_function.TensorFunction(
+      lambda images: [tf.reduce_sum(function.traced(images)[0])],
+      function.specs,
+    )
+    images = np.ones(IMAGES.shape, np.float32)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      for call in (function, outer):
+        with graph_function._ALONE:
+          future = pool.submit(call, images)
+          done, _ = concurrent.futures.wait([future], 1.0 if waits else 60.0)
+          self.assertEqual(bool(done), not waits)
+        future.result(60)
+
+  @unittest.skipUnless(onednn.is_used(), 'oneDNN is off')
+  def test_iterations_wait_for_one_another(self):
+    @tff.tensorflow.computation(IMAGES)
+    def looped(images):
+      return tf.while_loop(
+        lambda index, _: index < 3,
+        lambda index, images: (index + 1, normalized(images)),
+        (tf.constant(0), images),
+      )
+
+    graph = graph_function.GraphFunction(looped).traced.graph.as_graph_def()
+    nodes = [*graph.node]
+    for function in graph.library.function:
+      nodes.extend(function.node_def)
+    loops = [node for node in nodes if node.op.endswith('While')]
+    self.assertNotEmpty(loops)
+    for node in loops:
+      self.assertEqual(node.attr['parallel_iterations'].i, 1)
+
+  @unittest.skipUnless(onednn.is_used(), 'oneDNN is off')
+  def test_fuses_nothing(self):
+    def residual(images):
+      kernel = tf.ones([3, 3, 3, 3])
+      hidden = tf.tanh(tf.nn.conv2d(images, kernel, 1, 'SAME'))
+      convolved = tf.nn.conv2d(hidden, kernel, 1, 'SAME')
+      return tf.nn.bias_add(convolved, tf.ones([3])) + hidden
+
+    function = graph_function.GraphFunction(
+      tff.tensorflow.computation(residual, IMAGES)
+    )
+    context.enable_run_metadata()
+    try:
+      function(np.ones(IMAGES.shape, np.float32))
+      metadata = context.export_run_metadata()
+    finally:
+      context.disable_run_metadata()
+    ops = [
+      node.op
+      for graphs in metadata.function_graphs
+      for node in graphs.post_optimization_graph.node
+    ]
+    self.assertEqual(ops.count('Conv2D'), 2)
+    self.assertNotIn('_FusedConv2D', ops)
 
 
 class MemoryTest(parameterized.TestCase):

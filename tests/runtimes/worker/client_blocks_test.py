@@ -6,7 +6,9 @@ The same to the bit as with the clients' data as arguments.
 import collections
 import contextlib
 import functools
+import os
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -279,6 +281,42 @@ class RandomnessTest(parameterized.TestCase):
     correlation = np.corrcoef(*totals)[0, 1]
     self.assertLess(abs(correlation), 0.07)
 
+
+class SideBySideTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    (
+      'normalization',
+      lambda images: tf.compat.v1.nn.fused_batch_norm(images, [1.0], [0.0])[0],
+      1,
+    ),
+    (
+      'convolution_bias_addition',
+      lambda images: (
+        tf.nn.bias_add(tf.nn.conv2d(images, [[[[2.0]]]], 1, 'SAME'), [1.0])
+        + images
+      ),
+      1,
+    ),
+    ('nothing_of_the_kind', tf.nn.relu, 2 * len(os.sched_getaffinity(0))),
+  )
+  def test_only_what_kernels_keep_apart(self, compute, at_once):
+    def draw(client):
+      images = tf.reshape(tf.range(72.0), [2, 6, 6, 1])
+      return compute(images + tf.cast(client, tf.float32))
+
+    with mock.patch.object(tf, 'while_loop', wraps=tf.while_loop) as loop:
+      run = client_blocks.in_blocks(next_of(draw))
+    loop.assert_called()
+    for call in loop.call_args_list:
+      self.assertEqual(call.kwargs['parallel_iterations'], at_once)
+    block = collections.OrderedDict(client=np.arange(4))
+    total, _ = run(0.0, [block]).metrics
+    np.testing.assert_allclose(
+      total, tf.add_n([draw(client) for client in range(4)]), rtol=1e-4
+    )
+
+
+class SecureSumsTest(absltest.TestCase):
   def test_secure_sums_are_refused(self):
     computation = next_of(
       lambda client: tf.cast(client, tf.int32),

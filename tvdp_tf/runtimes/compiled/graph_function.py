@@ -17,6 +17,7 @@ shapes once, when it compiles: 2 % of a small client's work.
 """
 
 import collections
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context  # For what has no public name.
 
-from tvdp_tf.learning import xla_functions
+from tvdp_tf.learning import onednn, xla_functions
 from tvdp_tf.runtimes import graph_import
 from tvdp_tf.runtimes.compiled import reductions
 
@@ -37,6 +38,11 @@ TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
 
 # The type of no array: what is none of numbers is always converted.
 _NONE = object()
+
+# Held by a call of what is `onednn.kept_apart`. In the whole process, for such
+# graphs may share functions.
+_ALONE = threading.Lock()
+_NO_TURN = contextlib.nullcontext()
 
 _EagerTensor = tf.__internal__.EagerTensor
 
@@ -247,6 +253,11 @@ class TensorFunction:
     self._result_dtypes = [output.dtype for output in self.traced.outputs]
     self._first_call = threading.Lock()
     self._is_optimized = False
+    # It may have come by way of what others have traced.
+    waits = onednn.kept_apart(self.traced.graph.as_graph_def())
+    self._turn: contextlib.AbstractContextManager[object] = _NO_TURN
+    if waits:
+      self._turn = _ALONE
 
   def __call__(self, *tensors: Any) -> list[tf.Tensor]:
     """Flat tensors in, flat tensors out.
@@ -269,9 +280,13 @@ class TensorFunction:
     return result
 
   def _call(self, arguments: Sequence[Any]) -> list[tf.Tensor]:
-    results = tf.raw_ops.StatefulPartitionedCall(
-      args=arguments, Tout=self._result_dtypes, f=self.traced.name.decode()
-    )
+    with self._turn:
+      results = tf.raw_ops.StatefulPartitionedCall(
+        args=arguments,
+        Tout=self._result_dtypes,
+        f=self.traced.name.decode(),
+        config_proto=onednn.CALL_OPTIONS,
+      )
     return list(map(_without_attributes, results))
 
 
@@ -319,6 +334,7 @@ class GraphFunction(TensorFunction):
       if '_XlaMustCompile' in function.attr
     )
     reductions.as_loops(definition)
+    onednn.kept_apart(definition)
     _with_own_functions(definition)
     used = graph_import.inputs(definition)
 

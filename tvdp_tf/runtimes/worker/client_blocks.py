@@ -65,8 +65,9 @@ def in_blocks(
       one round of aggregation; T is a structure of tensors, all named.
     parallel_clients: How many clients of a block are computed side by side, for
       which there must be memory; by default two for each core, so that none
-      waits for another. The result does not depend on it. (The limit of
-      `local_runtime` is on graphs, that is on blocks.)
+      waits for another; one, where kernels would mix them (`learning.onednn`).
+      The result does not depend on it. (The limit of `local_runtime` is on
+      graphs, that is on blocks.)
 
   Returns:
     The computation; a block is T with one more dimension, the first, in all of
@@ -94,7 +95,7 @@ def in_blocks(
     update, *_ = form.work(client, broadcast)
     return form.accumulate(total, update)
 
-  import_add_client = graph_import.importer(add_client)
+  import_add_client = graph_import.Importer(add_client)
 
   @tff.tensorflow.computation(block_type, broadcast_type)
   def add_block(block, broadcast):
@@ -109,7 +110,7 @@ def in_blocks(
       lambda index, *_: index < tf.shape(columns[0])[0],
       add,
       [tf.constant(0), *_flatten(zero)],
-      parallel_iterations=parallel_clients,
+      parallel_iterations=1 if import_add_client.waits else parallel_clients,
     )
     return _pack_as(zero, total)
 

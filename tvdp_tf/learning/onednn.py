@@ -1,0 +1,151 @@
+"""What oneDNN's kernels mix, though nothing in a graph does.
+
+An example's gradient is to be computed from that example, and a client's update
+from that client, however many are computed at once. Some of oneDNN's kernels in
+TensorFlow break this: two calls at once read and write each other's memory. A
+function has one kernel for each of its ops, which all of its calls share: those
+of several threads, and the iterations of a loop that run side by side.
+
+TensorFlow 2.14, looked through kernel by kernel for members that a call writes
+and no lock guards:
+
+* `FusedBatchNorm` keeps the number of channels, and where the statistics are,
+  of the call that came last
+  (https://github.com/tensorflow/tensorflow/pull/99852). Models do without
+  (`functional`), and what TFF's own algorithms do with it waits (`kept_apart`).
+* A convolution that Grappler has fused with a bias and an addition keeps where
+  it copies the addend. Nothing is fused (`CALL_OPTIONS`), which costs no time
+  that could be measured.
+
+Newer ones: batched matrix products read and write outside of their tensors
+(https://github.com/tensorflow/tensorflow/issues/117700), in 2.21 for one.
+oneDNN must be off there.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry  # No public name.
+from tensorflow.python.util import _pywrap_util_port  # No public name.
+
+from tvdp_tf import _environment
+
+RACING_OPS = frozenset(
+  f'FusedBatchNorm{form}{version}'
+  for form in ('', 'Grad')
+  for version in ('', 'V2', 'V3')
+)
+
+
+def is_used() -> bool:
+  """Whether TensorFlow computes with oneDNN in this process."""
+  return _pywrap_util_port.IsMklEnabled()
+
+
+def _call_options() -> bytes:
+  config = tf.compat.v1.ConfigProto()
+  if is_used():
+    rewriting = config.graph_options.rewrite_options
+    rewriting.remapping = rewriting.OFF
+  return config.SerializeToString()
+
+
+# The `config_proto` of an op that calls a function.
+CALL_OPTIONS = _call_options()
+
+
+def require_sound() -> None:
+  """Sees to it that functions mix nothing that they compute at once.
+
+  From then on Grappler fuses no ops in what this process calls.
+
+  Raises:
+    ValueError: If a newer TensorFlow than 2.14 uses oneDNN.
+  """
+  if not is_used():
+    return
+  version = _environment.release(tf.__version__)
+  if version > _environment.LAST_WITH_ONEDNN:
+    raise ValueError(
+      'TF_ENABLE_ONEDNN_OPTS must be 0 before TensorFlow is imported, for the'
+      f' matrix products of TensorFlow {tf.__version__} by oneDNN read what is'
+      " other examples', got oneDNN"
+    )
+  tf.config.optimizer.set_experimental_options({'remapping': False})
+
+
+_CONVOLUTIONS = frozenset(('Conv2D', 'Conv3D', 'DepthwiseConv2dNative'))
+_ADDITIONS = frozenset(('Add', 'AddV2', 'AddN'))
+# What comes out of a function may be a convolution there.
+_CALLS = frozenset(
+  (
+    *('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall'),
+    *('StatelessCase', 'StatelessIf', 'StatelessWhile', 'While'),
+  )
+)
+
+
+class _Scope:
+  """The nodes of a graph or of one of its functions."""
+
+  def __init__(self, nodes: Iterable[Any], results: Iterable[str] = ()):
+    self.nodes = {node.name: node for node in nodes}
+    self._results = list(results)
+
+  def _producer(self, tensor: str) -> Any:
+    """The node whose value it is; None of a function's argument."""
+    node = self.nodes.get(tensor.partition(':')[0])
+    while node is not None and node.op == 'Identity':
+      node = self.nodes.get(node.input[0].partition(':')[0])
+    return node
+
+  def _may_be_convolved(self, tensor: str) -> bool:
+    """Whether it may be the sum of a bias and a convolution."""
+    node = self._producer(tensor)
+    if node is None or node.op != 'BiasAdd':
+      return False
+    source = self._producer(node.input[0])
+    if source is None or source.op in _CONVOLUTIONS | _CALLS:
+      return True
+    return op_def_registry.get(source.op) is None  # A function called as an op.
+
+  def fuses_an_addition(self) -> bool:
+    """Whether a convolution, a bias and an addition may become one op."""
+    return any(map(self._may_be_convolved, self._results)) or any(
+      self._may_be_convolved(tensor)
+      for node in self.nodes.values()
+      if node.op in _ADDITIONS
+      for tensor in node.input
+    )
+
+
+def kept_apart(
+  graph_def: tf.compat.v1.GraphDef, *, by_others: bool = False
+) -> bool:
+  """Whether a graph has ops of which no two calls may run at once.
+
+  If so, its loops are changed, in place: an iteration starts when the one
+  before it has ended. Calls of the graph must wait for each other.
+
+  Args:
+    graph_def: The graph.
+    by_others: Whether another process runs it, which may fuse ops and use
+      oneDNN.
+  """
+  if not (by_others or is_used()):
+    return False
+  scopes = [_Scope(graph_def.node)] + [
+    _Scope(function.node_def, function.ret.values())
+    for function in graph_def.library.function
+  ]
+  nodes = [node for scope in scopes for node in scope.nodes.values()]
+  ops = {node.op for node in nodes}
+  races = bool(ops & RACING_OPS)
+  if by_others and ops & _CONVOLUTIONS:
+    races |= any(scope.fuses_an_addition() for scope in scopes)
+  if races:
+    for node in nodes:
+      if 'parallel_iterations' in node.attr:
+        node.attr['parallel_iterations'].i = 1
+  return races
