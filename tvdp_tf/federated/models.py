@@ -14,8 +14,10 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     keras_loss: The loss, of (labels [n], outputs [n, ...]).
   """
 
-  def __init__(self, spec: models.ModelSpec, keras_model: tf.keras.Model):
-    self.source = source = functional.FunctionalModel(keras_model)
+  def __init__(
+    self, spec: models.ModelSpec, source: functional.FunctionalModel
+  ):
+    self.source = source
     self.keras_loss = spec.loss
 
     @tf.function(autograph=False)
@@ -37,14 +39,14 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
 def functional_model(
   spec: models.ModelSpec,
-  keras_model: tf.keras.Model,
+  model: tf.keras.Model | functional.FunctionalModel,
 ) -> KerasFunctionalModel:
   """Wraps a Keras model so that TFF can train it on whole client data sets.
 
   Args:
     spec: The model's spec, whose loss is trained.
-    keras_model: A built Keras model with one input; its current weights become
-      the initial ones. It stays usable.
+    model: A built Keras model with one input; its current weights become the
+      initial ones. It stays usable. Or what was made of one.
 
   Returns:
     A `tff.learning.models.FunctionalModel` of batches (x [n, ...], y [n]).
@@ -52,7 +54,9 @@ def functional_model(
   Raises:
     ValueError: If the model has more state than trainable weights.
   """
-  return KerasFunctionalModel(spec, keras_model)
+  if not isinstance(model, functional.FunctionalModel):
+    model = functional.FunctionalModel(model)
+  return KerasFunctionalModel(spec, model)
 
 
 def weights_type(

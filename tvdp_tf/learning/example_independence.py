@@ -277,12 +277,17 @@ def example_clipped_sum(
   views.check(views_name, features_spec.shape[1:])
   compared = view_gradients.averaged(repeatable_loss_fn or loss_fn, views_name)
   loss_fn = view_gradients.averaged(loss_fn, views_name)
+  traced = _traced_loop(loss_fn, initial_weights, features_spec)
   ops = functional.checked_ops(
-    'model with its loss',
-    _graph_of_gradient(loss_fn, initial_weights, features_spec),
+    'model with its loss', traced.graph.as_graph_def()
   )
 
-  looped = clipping.looped_clipped_sum(compared)
+  def looped(weights, features, labels, present, clip):
+    # Of the graph that was looked at, unless it draws random numbers.
+    if repeatable_loss_fn is None:
+      return traced(weights, features, labels, present, clip)
+    loop = clipping.looped_clipped_sum(compared)
+    return loop(weights, features, labels, present, clip)
 
   def check(clipped_sum):
     _repeatedly(
@@ -312,32 +317,24 @@ def example_clipped_sum(
   return clipping.vectorized_clipped_sum(loss_fn)
 
 
-def _graph_of_gradient(
+def _traced_loop(
   loss_fn: local_training.LossFn,
   initial_weights: Sequence[np.ndarray],
   features_spec: tf.TensorSpec,
-) -> tf.compat.v1.GraphDef:
-  """The graph of the examples' gradients, one after the other.
+) -> tf.types.experimental.ConcreteFunction:
+  """The examples' clipped gradients, one after the other: a `ClippedSum`.
 
   Raises:
     ValueError: If there is none, or it has a state.
   """
-
-  @tf.function(autograph=False)
-  def gradient(weights, features, labels):
-    return clipping.looped_clipped_sum(loss_fn)(
-      weights,
-      features,
-      labels,
-      tf.ones_like(labels, tf.bool),
-      tf.constant(1.0, tf.float64),
-    )
-
+  gradients = tf.function(clipping.looped_clipped_sum(loss_fn), autograph=False)
   try:
-    traced = gradient.get_concrete_function(
+    traced = gradients.get_concrete_function(
       [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights],
       features_spec,
       tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([None], tf.bool),
+      tf.TensorSpec([], tf.float64),
     )
   except Exception as error:  # Of any kind: it is the model's own code.
     raise ValueError(
@@ -346,4 +343,4 @@ def _graph_of_gradient(
     ) from error
   if traced.graph.captures:
     raise ValueError('model must use no state but its weights')
-  return traced.graph.as_graph_def()
+  return traced

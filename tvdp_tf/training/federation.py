@@ -7,8 +7,16 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
-from tvdp_tf.learning import datasets, features, models, participation, views
+from tvdp_tf.learning import (
+  datasets,
+  features,
+  functional,
+  models,
+  participation,
+  views,
+)
 from tvdp_tf.training import population
 from tvdp_tf.training import settings as settings_lib
 
@@ -91,13 +99,23 @@ class Federation:
   @functools.cached_property
   def num_parameters(self) -> int:
     """How many weights the model has."""
-    return int(self.initial_model().count_params())
+    return int(self.initial_model.count_params())
 
-  def initial_model(self):
-    """The Keras model that training starts from."""
+  @functools.cached_property
+  def initial_model(self) -> tf.keras.Model:
+    """The Keras model that training starts from; nobody trains it itself."""
     return self.spec.build(
       self.input_shape, self.dataset.num_classes, self.public_seed % 2**31
     )
+
+  @functools.cached_property
+  def function(self) -> functional.FunctionalModel:
+    """The model as a function of its weights, traced once.
+
+    Raises:
+      ValueError: If it cannot be one (`functional.FunctionalModel`).
+    """
+    return functional.FunctionalModel(self.initial_model)
 
 
 def data_on_record(

@@ -191,7 +191,7 @@ def build_process(
       'server_momentum, server_average and server_final_step must be left as '
       'they are without TFF'
     )
-  model = functional.FunctionalModel(fed.initial_model())
+  model = fed.function
   steps = {
     'local_steps': settings.local_steps,
     'learning_rate': settings.learning_rate,

@@ -20,7 +20,7 @@ from tqdm import auto as tqdm  # A bar for notebooks, in one.
 
 from tvdp_tf import mechanisms
 from tvdp_tf.federated import learning_process
-from tvdp_tf.learning import evaluation, functional
+from tvdp_tf.learning import evaluation
 from tvdp_tf.output import files
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
@@ -74,7 +74,7 @@ class TrainingRun:
     self._rounds = rounds_lib.on_runtime(plan, fed, process)
     self._recorder = recorder.Recorder(self._rounds, ledger, config_digest)
     evaluator = evaluation.Evaluator(
-      functional.FunctionalModel(fed.initial_model()),
+      fed.function,
       fed.spec.loss,
       fed.dataset.test_features,
       fed.dataset.test_labels,

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tvdp_tf import mechanisms, runtimes
 from tvdp_tf.federated import learning_process, schedule_state
-from tvdp_tf.learning import evaluation, functional
+from tvdp_tf.learning import evaluation
 from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import settings as settings_lib
@@ -160,7 +160,7 @@ class Sweep:
     key = _key(plan.settings, ('dataset', 'features', 'model'))
     if key not in self._evaluators:
       self._evaluators[key] = evaluation.Evaluator(
-        functional.FunctionalModel(fed.initial_model()),
+        fed.function,
         fed.spec.loss,
         fed.dataset.test_features,
         fed.dataset.test_labels,
@@ -175,7 +175,7 @@ def _start(
 ) -> rounds_lib.State:
   """The state before round 1, with the run's own weights and noise."""
   weights = tff.learning.models.ModelWeights(
-    trainable=tuple(map(tf.constant, fed.initial_model().get_weights())),
+    trainable=tuple(map(tf.constant, fed.initial_model.get_weights())),
     non_trainable=(),
   )
   state = initial._replace(global_model_weights=weights)

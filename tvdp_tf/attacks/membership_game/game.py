@@ -17,7 +17,6 @@ from tvdp_tf.attacks.membership_game import settings as membership_settings
 from tvdp_tf.learning import (
   datasets,
   evaluation,
-  functional,
   models,
   participation,
 )
@@ -60,7 +59,7 @@ class _Observer(evaluation.Evaluator):
 
   def __init__(self, fed: federation.Federation):
     data, spec = fed.dataset, fed.spec
-    self._model = functional.FunctionalModel(fed.initial_model())
+    self._model = fed.function
     super().__init__(
       self._model,
       spec.loss,
