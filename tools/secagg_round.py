@@ -291,7 +291,7 @@ def run(steps: Steps, lost: frozenset[int] = frozenset()) -> Outcome:
     strategy=strategy,
     client_manager=manager,
   )
-  initial = [np.asarray(w) for w in steps.fed.initial_model.get_weights()]
+  initial = [np.asarray(w) for w in steps.fed.initial_model().get_weights()]
   context.state.parameters_records[MAIN_PARAMS_RECORD] = (
     compat.parameters_to_parametersrecord(ndarrays_to_parameters(initial), True)
   )

@@ -99,11 +99,15 @@ class Federation:
   @functools.cached_property
   def num_parameters(self) -> int:
     """How many weights the model has."""
-    return int(self.initial_model.count_params())
+    return int(self._keras_model.count_params())
 
   @functools.cached_property
+  def _keras_model(self) -> tf.keras.Model:
+    # Nobody else has it: whoever has a model may train it.
+    return self.initial_model()
+
   def initial_model(self) -> tf.keras.Model:
-    """The Keras model that training starts from; nobody trains it itself."""
+    """A Keras model of the weights that training starts from, a new one."""
     return self.spec.build(
       self.input_shape, self.dataset.num_classes, self.public_seed % 2**31
     )
@@ -115,7 +119,7 @@ class Federation:
     Raises:
       ValueError: If it cannot be one (`functional.FunctionalModel`).
     """
-    return functional.FunctionalModel(self.initial_model)
+    return functional.FunctionalModel(self._keras_model)
 
 
 def data_on_record(

@@ -62,7 +62,7 @@ def _resolved(
   if kind == federation.OWN:
     # Digests of data would tell of them.
     resolved['model_weights'] = [
-      list(w.shape) for w in fed.initial_model.weights
+      list(w.shape) for w in fed.initial_model().weights
     ]
   if fed.features_sha256:
     resolved['features_sha256'] = fed.features_sha256

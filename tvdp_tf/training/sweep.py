@@ -175,7 +175,7 @@ def _start(
 ) -> rounds_lib.State:
   """The state before round 1, with the run's own weights and noise."""
   weights = tff.learning.models.ModelWeights(
-    trainable=tuple(map(tf.constant, fed.initial_model.get_weights())),
+    trainable=tuple(map(tf.constant, fed.function.initial_weights)),
     non_trainable=(),
   )
   state = initial._replace(global_model_weights=weights)
