@@ -353,7 +353,7 @@ class Runs:
     build = rounds.build_process
 
     def build_once(plan, fed):
-      key = repr((plan.mechanism, fed.initial_model().get_weights()))
+      key = repr((plan.mechanism, fed.initial_weights))
       if key not in self._processes:
         self._processes[key] = build(plan, fed)
       return self._processes[key]

@@ -123,7 +123,9 @@ class Steps:
         f'sums must fit into {MODULUS}, got {len(sizes)} clients up to'
         f' {longest:.4g}'
       )
-    self._model = federated.functional_model(self.fed.spec, self.fed.function)
+    self._model = federated.functional_model(
+      self.fed.spec, self.fed.functional_model
+    )
     self._adjacency = settings.adjacency
 
   def integers(
@@ -291,7 +293,7 @@ def run(steps: Steps, lost: frozenset[int] = frozenset()) -> Outcome:
     strategy=strategy,
     client_manager=manager,
   )
-  initial = [np.asarray(w) for w in steps.fed.initial_model().get_weights()]
+  initial = [np.asarray(w) for w in steps.fed.initial_weights]
   context.state.parameters_records[MAIN_PARAMS_RECORD] = (
     compat.parameters_to_parametersrecord(ndarrays_to_parameters(initial), True)
   )

@@ -4,8 +4,8 @@ import contextlib
 import importlib.metadata
 import os
 
-# The last TensorFlow whose oneDNN keeps to its memory, as far as is known
-# (`learning.onednn`).
+# The last TensorFlow whose oneDNN is known well enough to keep each example on
+# its own (`learning.onednn`).
 LAST_WITH_ONEDNN = (2, 14)
 
 _PACKAGES = ('tensorflow', 'tensorflow-cpu')

@@ -28,7 +28,7 @@ def _functional_model(call, shape=(4,)) -> models.KerasFunctionalModel:
   inputs = tf.keras.Input(shape)
   keras_model = tf.keras.Model(inputs, call(inputs))
   spec = models_lib.ModelSpec('mine', lambda *_: keras_model, _LOSS)
-  return models.functional_model(spec, keras_model)
+  return models.KerasFunctionalModel(spec, keras_model)
 
 
 @functools.cache

@@ -254,7 +254,7 @@ def linear_probe() -> models.KerasFunctionalModel:
   )
   loss = models_lib.MODELS['svm'].loss
   spec = models_lib.ModelSpec('probe', lambda *_: keras_model, loss)
-  return models.functional_model(spec, keras_model)
+  return models.KerasFunctionalModel(spec, keras_model)
 
 
 def binade_pair(

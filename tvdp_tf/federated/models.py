@@ -15,8 +15,13 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   """
 
   def __init__(
-    self, spec: models.ModelSpec, source: functional.FunctionalModel
+    self,
+    spec: models.ModelSpec,
+    keras_model: tf.keras.Model | functional.FunctionalModel,
   ):
+    source = keras_model
+    if not isinstance(source, functional.FunctionalModel):
+      source = functional.FunctionalModel(source)
     self.source = source
     self.keras_loss = spec.loss
 
@@ -39,14 +44,14 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
 def functional_model(
   spec: models.ModelSpec,
-  model: tf.keras.Model | functional.FunctionalModel,
+  keras_model: tf.keras.Model | functional.FunctionalModel,
 ) -> KerasFunctionalModel:
   """Wraps a Keras model so that TFF can train it on whole client data sets.
 
   Args:
     spec: The model's spec, whose loss is trained.
-    model: A built Keras model with one input; its current weights become the
-      initial ones. It stays usable. Or what was made of one.
+    keras_model: A built Keras model with one input; its current weights become
+      the initial ones. It stays usable. Or a functional model of one.
 
   Returns:
     A `tff.learning.models.FunctionalModel` of batches (x [n, ...], y [n]).
@@ -54,9 +59,7 @@ def functional_model(
   Raises:
     ValueError: If the model has more state than trainable weights.
   """
-  if not isinstance(model, functional.FunctionalModel):
-    model = functional.FunctionalModel(model)
-  return KerasFunctionalModel(spec, model)
+  return KerasFunctionalModel(spec, keras_model)
 
 
 def weights_type(

@@ -112,8 +112,13 @@ class Federation:
       self.input_shape, self.dataset.num_classes, self.public_seed % 2**31
     )
 
+  @property
+  def initial_weights(self) -> list[np.ndarray]:
+    """The weights that training starts from."""
+    return self._keras_model.get_weights()
+
   @functools.cached_property
-  def function(self) -> functional.FunctionalModel:
+  def functional_model(self) -> functional.FunctionalModel:
     """The model as a function of its weights, traced once.
 
     Raises:

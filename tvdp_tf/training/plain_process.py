@@ -191,7 +191,7 @@ def build_process(
       'server_momentum, server_average and server_final_step must be left as '
       'they are without TFF'
     )
-  model = fed.function
+  model = fed.functional_model
   steps = {
     'local_steps': settings.local_steps,
     'learning_rate': settings.learning_rate,

@@ -96,7 +96,7 @@ def build_process(
 
   settings = plan.settings
   process = federated.build_learning_process(
-    federated.functional_model(fed.spec, fed.function),
+    federated.functional_model(fed.spec, fed.functional_model),
     plan.mechanism,
     local_steps=settings.local_steps,
     learning_rate=settings.learning_rate,

@@ -74,7 +74,7 @@ class TrainingRun:
     self._rounds = rounds_lib.on_runtime(plan, fed, process)
     self._recorder = recorder.Recorder(self._rounds, ledger, config_digest)
     evaluator = evaluation.Evaluator(
-      fed.function,
+      fed.functional_model,
       fed.spec.loss,
       fed.dataset.test_features,
       fed.dataset.test_labels,

@@ -61,9 +61,7 @@ def _resolved(
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
   if kind == federation.OWN:
     # Digests of data would tell of them.
-    resolved['model_weights'] = [
-      list(w.shape) for w in fed.initial_model().weights
-    ]
+    resolved['model_weights'] = [list(w.shape) for w in fed.initial_weights]
   if fed.features_sha256:
     resolved['features_sha256'] = fed.features_sha256
   if plan.schedule is not None:

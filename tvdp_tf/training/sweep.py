@@ -160,7 +160,7 @@ class Sweep:
     key = _key(plan.settings, ('dataset', 'features', 'model'))
     if key not in self._evaluators:
       self._evaluators[key] = evaluation.Evaluator(
-        fed.function,
+        fed.functional_model,
         fed.spec.loss,
         fed.dataset.test_features,
         fed.dataset.test_labels,
@@ -175,7 +175,7 @@ def _start(
 ) -> rounds_lib.State:
   """The state before round 1, with the run's own weights and noise."""
   weights = tff.learning.models.ModelWeights(
-    trainable=tuple(map(tf.constant, fed.function.initial_weights)),
+    trainable=tuple(map(tf.constant, fed.initial_weights)),
     non_trainable=(),
   )
   state = initial._replace(global_model_weights=weights)

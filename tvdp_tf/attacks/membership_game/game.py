@@ -14,12 +14,7 @@ import tensorflow as tf
 from tvdp_tf import _validate, errors, mechanisms, privacy, runtimes
 from tvdp_tf.attacks import membership
 from tvdp_tf.attacks.membership_game import settings as membership_settings
-from tvdp_tf.learning import (
-  datasets,
-  evaluation,
-  models,
-  participation,
-)
+from tvdp_tf.learning import datasets, evaluation, models, participation
 from tvdp_tf.training import federation, sweep
 from tvdp_tf.training import settings as settings_lib
 
@@ -59,7 +54,7 @@ class _Observer(evaluation.Evaluator):
 
   def __init__(self, fed: federation.Federation):
     data, spec = fed.dataset, fed.spec
-    self._model = fed.function
+    self._model = fed.functional_model
     super().__init__(
       self._model,
       spec.loss,

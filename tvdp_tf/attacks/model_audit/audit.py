@@ -315,7 +315,7 @@ def audit(
     dataclasses.replace(settings, confidence=1 - error * (1 - _PAIR_SHARE))
   )
   fed = federation.assemble(training)
-  model = federated.functional_model(fed.spec, fed.function)
+  model = federated.functional_model(fed.spec, fed.functional_model)
   name, probe = f'model {training.model}', None
   if settings.unit == 'user':
     steps = {

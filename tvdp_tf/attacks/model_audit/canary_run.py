@@ -95,7 +95,7 @@ class CanaryRun:
     # Not the public generator, from which the pairs are drawn.
     self._secret = np.random.default_rng([secret, 1])
     fed = federation.assemble(training)
-    model = federated.functional_model(fed.spec, fed.function)
+    model = federated.functional_model(fed.spec, fed.functional_model)
     self._weights = model.initial_weights[0]
     self._l2_regularization = fed.spec.l2_regularization
     self._gradients = self._known_gradients(model)
