@@ -25,7 +25,6 @@ import sys
 import tempfile
 import types
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -250,14 +249,6 @@ def _events(path: pathlib.Path) -> str:
   return '\n'.join(lines)
 
 
-def _archive(path: pathlib.Path) -> dict[str, bytes]:
-  """The files in a ZIP file, but for the date that Keras writes."""
-  with zipfile.ZipFile(path) as archive:
-    content = {name: archive.read(name) for name in archive.namelist()}
-  content.pop('metadata.json')
-  return content
-
-
 def files(folder: pathlib.Path) -> dict[str, Any]:
   """What the files of a run's folder say, but for the times; by name."""
   found: dict[str, Any] = {}
@@ -267,8 +258,6 @@ def files(folder: pathlib.Path) -> dict[str, Any]:
       found[name] = 'folder'
     elif 'tfevents' in name:
       found[f'{path.parent.name}/events'] = _events(path)
-    elif path.suffix == '.keras':
-      found.update({f'{name}/{k}': v for k, v in _archive(path).items()})
     else:
       found[name] = path.read_bytes()
   return found

@@ -76,6 +76,36 @@ class ClaimsTest(parameterized.TestCase):
       privacy.delivered_epsilon([z] * epochs, delta, 'exact'),
     )
     self.assertFalse(shuffled.holds)
+    self.assertIn('example, added or removed', found.unit)
+
+  def test_of_shuffled_batches_removal_is_not_covered(self):
+    """Without x the batches of {x, a, a, a} are {a, a} and {a}, of sums 2, 1.
+
+    With it they are of sums 0 and 2, or 2 and 0: a release of x alone is not
+    all that changes.
+    """
+    found = claims.check_claim(
+      'dp-sgd',
+      noise_multiplier=1.0,
+      sampling_rate=0.5,
+      batches='shuffled',
+      rounds=2,
+      delta=1e-5,
+    )
+    rng = np.random.default_rng(0)
+    sums = rng.permuted(np.tile([0.0, 2.0], (400_000, 1)), axis=1)
+    released = sums + rng.normal(size=sums.shape)
+
+    def log_density(*means):
+      return -0.5 * np.square(released - means).sum(axis=-1)
+
+    ratio = np.logaddexp(log_density(0, 2), log_density(2, 0)) - np.log(2)
+    loss = ratio - log_density(2, 1)
+    excess = -np.expm1(np.minimum(found.delivered_epsilon - loss, 0))
+    self.assertGreater(excess.mean(), 0.03)  # The delta of such a promise.
+    self.assertIn('one example, its gradient made zero, from', found.unit)
+    self.assertNotIn('removed', found.unit)
+    self.assertIn('an example that is added or removed', found.describe())
 
   @parameterized.parameters((10, 4, 5), (10, 5, 4), (7, 3, 9), (60, 1, 61))
   def test_most_batches_of_an_example(self, examples, batch, steps):

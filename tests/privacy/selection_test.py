@@ -191,6 +191,19 @@ class NumberTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'mean must be at most 700 with'):
       selection.draw_number_of_runs(701.0, math.inf)
 
+  @parameterized.parameters((1000.0, 1e6), (750.0, 1e9), (5000.0, 5000.0))
+  def test_shape_beyond_binary64(self, mean, shape):
+    with self.assertRaisesRegex(
+      ValueError, f'^shape must be smaller with mean {mean}, for 1 run has no'
+    ):
+      selection.draw_number_of_runs(mean, shape)
+
+  def test_mean_at_a_large_shape(self):
+    found = self.draws(600.0, 1e4, count=2000)
+    average = np.arange(len(found)) @ found
+    np.testing.assert_allclose(average, 600.0, rtol=5e-3)
+    self.assertLess(found.max(), 0.05)  # It is no constant.
+
 
 if __name__ == '__main__':
   absltest.main()

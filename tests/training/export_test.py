@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import zipfile
 from unittest import mock
 
@@ -74,6 +75,19 @@ def export_model(folder: pathlib.Path, name: str) -> None:
   )
 
 
+@tf.keras.saving.register_keras_serializable('export_test')
+class _Layers(tf.keras.layers.Layer):
+  """Layers without names of their own, which no configuration holds."""
+
+  def __init__(self, **kwargs):
+    super().__init__(**kwargs)
+    self.hidden = tf.keras.layers.Dense(5)
+    self.scores = tf.keras.layers.Dense(4)
+
+  def call(self, inputs):
+    return self.scores(self.hidden(inputs))
+
+
 class ExportTest(parameterized.TestCase):
   def folder(self) -> pathlib.Path:
     return pathlib.Path(self.create_tempdir().full_path)
@@ -119,24 +133,49 @@ class ExportTest(parameterized.TestCase):
     )
     self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
 
-  def test_the_process_leaves_no_trace(self):
+  @parameterized.parameters('mlp', 'cnn', 'file')
+  def test_neither_the_process_nor_the_day_leaves_a_trace(self, name):
     folder = self.folder()
-    for name in ('one', 'other'):
-      tf.keras.backend.clear_session()
-      self.save(folder / name)
-      sum(tf.constant(i) for i in range(100))  # Numbered like what is saved.
-    one, other = (
-      {
-        str(path.relative_to(folder / name)): path.read_bytes()
-        for path in (folder / name).rglob('*')
-        if path.is_file() and path.suffix != '.keras'  # Its date.
-      }
-      for name in ('one', 'other')
+    input_shape, num_classes = _CASES['cnn']
+    if name == 'file':
+      own = tf.keras.Sequential(
+        [tf.keras.Input(input_shape), tf.keras.layers.Flatten(), _Layers()]
+      )
+      own.save(folder / 'own.keras')
+      name = f'keras:{folder / "own.keras"}'
+    spec = models.find(name)
+    weights = spec.build(input_shape, num_classes, 1).get_weights()
+    exports = []
+    for day in (10_000, 20_000):
+      clock = time.localtime(day * 24 * 3600)
+      with mock.patch.object(time, 'localtime', lambda *_, now=clock: now):
+        export.save_model(
+          folder / 'model', spec, input_shape, num_classes, weights
+        )
+      exports.append(
+        {
+          str(path.relative_to(folder)): path.read_bytes()
+          for path in (folder / 'model').rglob('*')
+          if path.is_file()
+        }
+      )
+      # Numbered like what is saved: tensors, functions and layers.
+      sum(tf.constant(i) for i in range(100))
+      spec.build(input_shape, num_classes, 1)
+      _Layers()
+    self.assertContainsSubset(
+      ['model/saved_model.pb', 'model/model.keras'], exports[0]
     )
-    self.assertIn('saved_model.pb', one)
-    self.assertEqual(one.keys(), other.keys())
-    for name, content in one.items():
-      self.assertEqual(content, other[name], name)
+    self.assertEqual(exports[0].keys(), exports[1].keys())
+    for file, content in exports[0].items():
+      self.assertEqual(content, exports[1][file], file)
+
+  def test_keras_goes_on_with_its_names(self):
+    before = tf.keras.layers.Dense(1).name
+    self.save(self.folder() / 'model')
+    after = tf.keras.layers.Dense(1).name
+    number = before.removeprefix('dense').removeprefix('_') or 0
+    self.assertEqual(after, f'dense_{int(number) + 1}')
 
   def test_no_statement_and_nothing_half_written(self):
     folder = self.folder()

@@ -1,5 +1,6 @@
 """Runs that share one ledger, and the best of several runs."""
 
+import functools
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import shutil
 import tempfile
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
@@ -15,6 +17,7 @@ from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.privacy import ledger_audit
 from tvdp_tf.training import (
   best_run,
+  export,
   federation,
   population,
   rounds,
@@ -390,6 +393,33 @@ class BestRunTest(resume_cases.FolderTestCase):
     ]
     self.assertEqual(*(config['partition_seed'] for config in configs))
     self.assertNotEqual(*(config['run_id'] for config in configs))
+
+  def test_what_is_published_tells_neither_which_it_was_nor_when(self):
+    """Of runs that come to the same weights."""
+
+    def save(original, path, spec, shape, classes, weights, *args):
+      weights = [np.zeros_like(w) for w in weights]
+      original(path, spec, shape, classes, weights, *args)
+
+    self.enter_context(
+      mock.patch.object(
+        export, 'save_model', functools.partial(save, export.save_model)
+      )
+    )
+    published = []
+    for accuracies in ([0.5], [0.1, 0.5, 0.2]):
+      self.train(len(accuracies), accuracies, rounds=1, model='mlp')
+      found = {
+        str(path.relative_to(self.run_dir)): path.read_bytes()
+        for path in (self.run_dir / 'model').rglob('*')
+        if path.is_file()
+      }
+      words = json.loads((self.run_dir / 'privacy.json').read_text())
+      del words['ledger_head']  # The hash of random keys.
+      published.append({**found, 'privacy.json': words})
+      shutil.rmtree(self.run_dir)
+    self.assertIn('model/model.keras', published[0])
+    self.assertEqual(*published)
 
   def test_all_have_failed(self):
     with self.assertRaisesRegex(errors.TrainingFailedError, 'every run has'):

@@ -203,6 +203,7 @@ def _dp_sgd(
 ) -> CheckedClaim:
   if batches == 'poisson':
     multipliers = (z,) * steps
+    exchanged = 'added or removed (or its gradient made zero)'
     delivered = min(
       accounting.delivered_epsilon(multipliers, delta, name, 'poisson', rate)
       for name in ('rdp', 'pld')
@@ -216,18 +217,20 @@ def _dp_sgd(
     # batch that is not full may be left out: that makes the shortest epochs.
     epochs = math.ceil(steps / math.floor(1 / rate * (1 + 1e-12)))
     multipliers = (z,) * epochs
+    exchanged = 'its gradient made zero'
     delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')
     reasons = (
       f'an example is in one batch of each of {epochs} epochs; no amplification'
       ' is proven here of batches that are shuffled, and none is granted',
+      'nothing is proven here of an example that is added or removed, which the'
+      ' epsilon of these tools is of: it moves others to other batches',
     )
   return CheckedClaim(
     'dp-sgd',
     claimed,
     delta,
     delivered,
-    'one example, added or removed (or its gradient made zero), from who sees'
-    ' the model after each step',
+    f'one example, {exchanged}, from who sees the model after each step',
     multipliers,
     reasons,
   )

@@ -22,6 +22,7 @@ run to run, if each run draws its own at random and the noise is never less.
 import functools
 import math
 import secrets
+import sys
 from collections.abc import Iterable
 
 import numpy as np
@@ -191,6 +192,11 @@ def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
   else:
     gamma = _gamma(mean, shape)
     probability = (1 - gamma) * _slope(gamma, shape)
+    if not probability > sys.float_info.min:
+      raise ValueError(
+        f'shape must be smaller with mean {mean!r}, for 1 run has no probability'
+        f' that is a number, got {shape!r}'
+      )
   below = probability
   # Beyond, rounding would keep the sum from ever getting there.
   while below < uniform and (number < mean or probability > 1e-18):

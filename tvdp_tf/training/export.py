@@ -11,14 +11,17 @@ two classes) and `predicted_class`. Both carry two JSON files, the SavedModel in
   model_spec.json   types and shapes of the signature; what features it takes
   privacy.json      the privacy statement of the training, if there is one
 
-A SavedModel leaves without a trace of the process that wrote it. TensorFlow
-numbers functions and tensors by one counter of the process, and
-writes the numbers into the names of a SavedModel's functions. They tell how
-many tensors there were before: how many clients took part, and how many sizes
-their data had, which may be secrets that the model must not carry.
+Both leave without a trace of the process that wrote them, and when: equal
+weights and notes give equal files. TensorFlow numbers functions and tensors,
+and Keras the layers that have no name, by counters of the process. In a model's
+files they would tell how many there were before: how many clients took part,
+how many sizes their data had, or which of several runs it was
+(`best_run`), which may be secrets that the model must not carry.
 """
 
+import contextlib
 import copy
+import json
 import pathlib
 import re
 import shutil
@@ -28,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+from keras.src import backend  # No public name for its counters.
 from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -38,6 +42,8 @@ from tvdp_tf.output import files
 SPEC = 'model_spec.json'
 STATEMENT = 'privacy.json'
 KERAS = 'model.keras'
+# In Keras's words: the first date that a zip archive can have.
+_DATE_SAVED = '1980-01-01@00:00:00'
 
 
 def save_model(
@@ -64,14 +70,14 @@ def save_model(
     statement: The privacy statement, ready for `json.dumps`.
     features: Of `learning.features`: what the inputs are computed with.
   """
-  model = spec.build(input_shape, num_classes, 0)
-  for variable, weight in zip(model.weights, weights, strict=True):
-    variable.assign(weight)
-  serve = _serving_function(model)
-  notes = {SPEC: _model_spec(spec.name, features, serve)}
-  if statement is not None:
-    notes[STATEMENT] = files.json_text(statement)
-  with files.replaced(path) as temporary:
+  with _names_from_the_start(), files.replaced(path) as temporary:
+    model = spec.build(input_shape, num_classes, 0)
+    for variable, weight in zip(model.weights, weights, strict=True):
+      variable.assign(weight)
+    serve = _serving_function(model)
+    notes = {SPEC: _model_spec(spec.name, features, serve)}
+    if statement is not None:
+      notes[STATEMENT] = files.json_text(statement)
     model.save(
       temporary, save_format='tf', include_optimizer=False, signatures=serve
     )
@@ -83,6 +89,23 @@ def save_model(
     _save_keras(model, temporary / KERAS, notes)
     if path.exists():
       shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _names_from_the_start() -> Iterator[None]:
+  """Within it Keras names layers as if it had built nothing before.
+
+  Afterwards its counters are where they were: who builds a model around that
+  gets no name twice.
+  """
+  counters = backend.PER_GRAPH_OBJECT_NAME_UIDS
+  before = dict(counters)
+  counters.clear()
+  try:
+    yield
+  finally:
+    counters.clear()
+    counters.update(before)
 
 
 def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
@@ -128,9 +151,15 @@ def _save_keras(
     path.unlink(missing_ok=True)
     logging.warning('no Keras file is written: %s', error)
     return
-  with zipfile.ZipFile(path, 'a') as archive:
-    for name, text in notes.items():
-      archive.writestr(name, text)
+  with zipfile.ZipFile(path) as archive:
+    members = {name: archive.read(name) for name in archive.namelist()}
+  members['metadata.json'] = json.dumps(
+    {**json.loads(members['metadata.json']), 'date_saved': _DATE_SAVED}
+  ).encode()
+  members |= {name: text.encode() for name, text in notes.items()}
+  with zipfile.ZipFile(path, 'w') as archive:
+    for name, content in members.items():
+      archive.writestr(zipfile.ZipInfo(name), content)  # Of 1980, too.
 
 
 _GRAPH = 'saved_model.pb'
