@@ -160,7 +160,7 @@ class OneBudgetTest(SharedTestCase):
     with self.joined(header, noise='discrete') as ledger_:
       ledger_.record(1, [0], ledger_cases.fresh(), 30.0)
     text = self.audit().describe()
-    self.assertIn('\n  Data: digits\n', text)
+    self.assertIn("\n  Data: digits, every client's taken to be the same", text)
     self.assertIn('\n  Run 1: gradient, continuous gaussian noise, from', text)
     self.assertIn('\n  Run 2: gradient, discrete gaussian noise, from no', text)
     number = ledger_audit.statement.format_epsilon

@@ -14,7 +14,13 @@ from tests.training import resume_cases
 from tools import run_outcome
 from tvdp_tf import errors, mechanisms
 from tvdp_tf.learning import evaluation
-from tvdp_tf.privacy import _chained_file, ledger, ledger_audit, spending
+from tvdp_tf.privacy import (
+  _chained_file,
+  ledger,
+  ledger_audit,
+  noise_distance,
+  spending,
+)
 from tvdp_tf.training import checkpoints, federation, rounds, run_folder
 from tvdp_tf.training import train as training
 
@@ -179,6 +185,21 @@ class UnseededTest(resume_cases.FolderTestCase):
     self.assertAlmostEqual(
       float(rows[-1]['delivered_epsilon']), audit.worst_epsilon
     )
+
+  @parameterized.parameters('gradient', 'central')
+  def test_draws_no_more_noise_than_delta_covers(self, mechanism):
+    self.enter_context(mock.patch.object(noise_distance, 'TIMES_PLANNED', 1))
+    settings = resume_cases.small(mechanism=mechanism, epsilon=50.0)
+    self.interrupt(settings, 2)
+    with self.assertRaisesRegex(
+      mechanisms.BudgetSpentError,
+      '^delta covers the noise of 3 rounds, and as many are on record after'
+      ' interruptions: the run stops after 2 rounds$',
+    ):
+      training.train(settings, self.run_dir, resume=True)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertEqual(audit.records, 3)
+    self.assertEqual(statement_of(self.run_dir)['rounds'], 3)
 
   @parameterized.parameters(
     {'mechanism': 'gradient'},

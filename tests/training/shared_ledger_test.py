@@ -1,5 +1,6 @@
 """Runs that share one ledger, and the best of several runs."""
 
+import contextlib
 import functools
 import json
 import os
@@ -228,6 +229,25 @@ class CompanyTest(SharedTestCase):
     ):
       others.append(federation.data_on_record(settings, 7, [3, 4]))
     self.assertLen({words, *others}, 4)
+
+  def test_another_folder_is_other_data(self):
+    def words(**changes):
+      settings = resume_cases.small(**changes)
+      return federation.data_on_record(settings, 7)
+
+    found = []
+    for name in ('one', 'other'):
+      (self.folder / name).mkdir()
+      with contextlib.chdir(self.folder / name):
+        found.append(words(dataset='files:data'))
+        found.append(words(data_dir='data'))
+        found.append(words(data_dir='~/data'))
+    self.assertLen(set(found), 5)  # The home is one folder.
+    self.assertIn(f'files:{self.folder.resolve()}/one/data, 4 users', found[0])
+    path = f'{self.folder.resolve()}/one/data'
+    self.assertEqual(words(dataset=f'files:{path}'), found[0])
+    self.assertEqual(words(data_dir=path), found[1])
+    self.assertStartsWith(words(), 'digits, 4 users')
 
   def test_who_creates_it_meanwhile_is_joined(self):
     """Between a look for the ledger and its creation."""

@@ -456,6 +456,20 @@ def _folder(name: str) -> str:
   return ''
 
 
+def place(name: str, data_dir: str | None = None) -> str:
+  """The name of a data set, with the folder that it is in, where one is given.
+
+  A relative path means another folder in another working directory.
+
+  Args:
+    name: As of `load`.
+    data_dir: The same.
+  """
+  if folder := _folder(name):
+    return f'{_FILES}{pathlib.Path(folder).resolve()}'
+  return f'{name} in {_root(data_dir).resolve()}' if data_dir else name
+
+
 def check_natural(name: str) -> str:
   """The name again, of a data set that may say whose examples are whose.
 

@@ -239,7 +239,8 @@ class LedgerAudit:
       f' {sensitivity_lib.ADJACENCY_MEANINGS[header.adjacency]})',
     ]
     if header.data:
-      lines.append(f'  Data: {header.data}')
+      same = ", every client's taken to be the same in all runs"
+      lines.append(f'  Data: {header.data}{same if len(self.runs) > 1 else ""}')
     lines.append(f'  Accounting: {sampling}')
     for share in self.runs:
       lines += self._describe_run(share)

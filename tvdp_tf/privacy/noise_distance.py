@@ -42,8 +42,9 @@ DISTANCES = {CONTINUOUS: 2.0**-106, DISCRETE: 2.0**-67}
 
 # Of delta, for the generator; more is an epsilon out of reach.
 LARGEST_SHARE = 1e-3
-# A run that is interrupted releases more than it planned, but not so much.
-_TIMES_PLANNED = 16
+# A run that is interrupted releases more than it planned, but not so much: it
+# ends there (`training.recorder`).
+TIMES_PLANNED = 16
 
 
 def distance(values: int, noise: str) -> float:
@@ -58,7 +59,7 @@ def distance(values: int, noise: str) -> float:
   """
   values = _validate.integer('values', values)
   _validate.one_of('noise', noise, NOISES)
-  return _TIMES_PLANNED * values * DISTANCES[noise]
+  return TIMES_PLANNED * values * DISTANCES[noise]
 
 
 def share_stddev(noise_multiplier: Any, sensitivity: float, shares: int) -> Any:

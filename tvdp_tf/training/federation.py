@@ -137,7 +137,8 @@ def data_on_record(
   Two runs with the same words and the same `partition_seed` have dealt out the
   same data alike: besides the settings, the words hold a digest of how made-up
   examples are dealt out, which another version of this code or of NumPy may do
-  otherwise. Nothing in them is computed from the data, but for the sizes.
+  otherwise. Nothing in them is computed from the data, but for the sizes: that a
+  folder still holds what it held is taken for granted.
 
   Args:
     settings: The run's settings.
@@ -153,8 +154,8 @@ def data_on_record(
   if split == 'dirichlet':
     split += f' {settings.dirichlet_concentration!r}'
   return (
-    f'{settings.dataset}, {settings.users} users, {split}, dealt out as '
-    f'{digest.hexdigest()[:16]}'
+    f'{datasets.place(settings.dataset, settings.data_dir)}, {settings.users}'
+    f' users, {split}, dealt out as {digest.hexdigest()[:16]}'
   )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from tvdp_tf import mechanisms
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import ledger as ledger_lib
+from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import rounds as rounds_lib
 
 
@@ -48,6 +49,7 @@ class Recorder:
     self._seed = rounds.plan.settings.seed
     self._ledger = ledger
     self._settings_digest = settings_digest
+    self._num_charged = len(ledger.charged)
 
   def charged(self) -> list[mechanisms.Round]:
     """All that the ledger has charged this run with, in order."""
@@ -114,6 +116,7 @@ class Recorder:
     }
     # Runs that share the ledger must not spend what this one finds left.
     with self._ledger.locked():
+      self._check_draws(round_number)
       left = self._affordable(drawn, identities)
       releases = drawn
       if len(left) < len(drawn.clients):
@@ -130,11 +133,26 @@ class Recorder:
         )
       except ledger_lib.BudgetExceededError as error:
         raise self._budget_spent(round_number) from error
+      self._num_charged += 1
     return Recorded(
       releases,
       {client: keys[client] for client in left},
       len(drawn.clients) - len(left),
     )
+
+  def _check_draws(self, round_number: int) -> None:
+    """Checks that the run's share of delta covers the noise of another round.
+
+    Raises:
+      BudgetSpentError: If the run has drawn as much as it covers.
+    """
+    settings = self._plan.settings
+    covered = noise_distance.TIMES_PLANNED * settings.rounds
+    if self._num_charged >= covered and self._plan.noise_distance:
+      raise mechanisms.BudgetSpentError(
+        f'delta covers the noise of {covered} rounds, and as many are on record'
+        f' after interruptions: the run stops after {round_number - 1} rounds'
+      )
 
   def _affordable(
     self, drawn: mechanisms.Round, identities: dict[int, str]

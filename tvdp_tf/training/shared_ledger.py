@@ -138,5 +138,6 @@ def together(ledger: ledger_lib.PrivacyLedger) -> str:
   return (
     f'epsilon counts this run alone, run {ledger.run} of a shared ledger: what '
     'all its runs tell of a client together is bounded by epsilon = '
-    f'{number(total)}; so far {number(float(spent))} is spent, in {runs} runs'
+    f'{number(total)}; so far {number(float(spent))} is spent, in {runs} runs;'
+    " every client's data are taken to have been the same in all of them"
   )
