@@ -137,8 +137,8 @@ def data_on_record(
   Two runs with the same words and the same `partition_seed` have dealt out the
   same data alike: besides the settings, the words hold a digest of how made-up
   examples are dealt out, which another version of this code or of NumPy may do
-  otherwise. Nothing in them is computed from the data, but for the sizes: that a
-  folder still holds what it held is taken for granted.
+  otherwise. Nothing in them is computed from the data, but for the sizes: it is
+  taken for granted that a folder still holds what it held.
 
   Args:
     settings: The run's settings.
