@@ -14,6 +14,7 @@ noise.
 import concurrent.futures
 import contextlib
 import functools
+import gc
 import io
 import logging
 import os
@@ -320,6 +321,8 @@ class Runs:
       unit: 'example' or 'user': what is changed.
       replaced: What becomes of the functions that add noise.
     """
+    # What other tests have left open is not to be seen in one world alone.
+    gc.collect()
     self._settings = settings
     self._unit = unit
     self._replaced = replaced

@@ -39,7 +39,8 @@ print(
 END
 "$beside/bin/python" examples/without_tff.py
 # What trains whole runs, or looks into a graph of TFF's.
-without='learning/features mechanisms/distributed mechanisms/own_mechanism'
+without='learning/features learning/on_disk mechanisms/distributed
+mechanisms/own_mechanism'
 skipped=
 for name in $without; do
   skipped="$skipped --ignore=tests/${name}_test.py"

@@ -60,7 +60,7 @@ class AggregatorComputationTest(parameterized.TestCase):
     )
 
   @parameterized.named_parameters(
-    ('integers', tff.TensorType(np.int32, [3]), TypeError, 'float tensors'),
+    ('integers', tff.TensorType(np.int32, [3]), TypeError, r'got int32\[3\]$'),
     ('unknown', tff.TensorType(np.float32, [None]), ValueError, 'static'),
   )
   def test_refuses_values(self, value_type, error, message):

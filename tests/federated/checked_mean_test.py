@@ -120,7 +120,9 @@ class CheckedMeanTest(parameterized.TestCase):
 
   def test_refuses_values(self):
     factory = checked_mean.CheckedMeanFactory()
-    with self.assertRaisesRegex(TypeError, 'must be float tensors'):
+    with self.assertRaisesRegex(
+      TypeError, 'must be float32 or float64 tensors'
+    ):
       factory.create(tff.TensorType(np.int32, [3]), WEIGHT_TYPE)
     with self.assertRaisesRegex(ValueError, 'static shapes'):
       factory.create(tff.TensorType(np.float32, [None]), WEIGHT_TYPE)

@@ -322,6 +322,37 @@ class VerdictTest(WrittenTest):
     if not holds:
       self.assert_fails('secret sampling is accounted for add-or-remove-one.*')
 
+  @parameterized.parameters(
+    ([5.0, 5.0, 5.0], None, True),
+    ([5.0, 6.0, 7.0], None, True),
+    ([5.0, 6.0, 6.0, 7.0], None, False),
+    ([5.0, 6.0, 5.0], None, False),
+    ([5.0, 6.0, 6.0, 7.0], 16.0, True),
+  )
+  def test_sampled_noise_that_was_released_again(
+    self, multipliers, order, holds
+  ):
+    header = ledger_cases.poisson_header(renyi_order=order)
+    with self.create(header) as ledger_:
+      for m, z in enumerate(multipliers, start=1):
+        ids = ledger_cases.fresh()
+        ledger_.record(m, [], ids, z)
+        ledger_.record(m, [], ids, z)  # The same bits tell nothing more.
+    audit = self.audit()
+    self.assertTrue(audit.within_budget)
+    self.assertEqual(audit.holds, holds, audit.reason)
+    if not holds:
+      self.assert_fails('some rounds have the same noise and others do not.*')
+    granted = 'the noise of every release is taken to have been fixed before'
+    self.assertEqual(granted in audit.describe(), order is None)
+
+  def test_noise_that_is_not_sampled_may_recur(self):
+    with self.create() as ledger_:
+      for m, z in enumerate([20.0, 30.0, 20.0], start=1):
+        ledger_.record(m, [0], ledger_cases.fresh(), z)
+    self.assertTrue(self.audit().holds, self.audit().reason)
+    self.assertNotIn('taken to have been fixed', self.audit().describe())
+
   def test_selection_is_told(self):
     self.write(selection='the best of a secret number of runs')
     self.assertIn(

@@ -400,6 +400,19 @@ class RenyiTest(SharedTestCase):
         second.record(1, [], ledger_cases.fresh(), planned[0])
     self.assertLen(self.content().splitlines(), len(before.splitlines()) + 1)
 
+  @parameterized.parameters(
+    (0.1, 1e-6, 1.0), (0.1, 1e-6, 0.9), (9.0, 1e-3, 1.0)
+  )
+  def test_calibrated_rounds_fit_to_the_last(self, target, delta, rate):
+    planned = calibration.calibrate(
+      *(target, delta, 0.9, 10, 1.0, 'rdp', 'poisson', rate)
+    ).noise_multipliers(1.0)
+    order = ledger.renyi_order(planned, rate, target, delta)
+    header = self.header(target_epsilon=target, renyi_order=order, delta=delta)
+    with self.joined(header, sampling_rate=rate) as ledger_:
+      for m, z in enumerate(planned, start=1):
+        ledger_.record(m, [], ledger_cases.fresh(), z)
+
   def test_bare_release(self):
     header = self.header(enforced=False, target_epsilon=math.inf)
     with self.joined(header) as ledger_:

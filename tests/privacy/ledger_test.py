@@ -19,6 +19,7 @@ from tvdp_tf.privacy.ledger import (
   BudgetExceededError,
   LedgerError,
   PrivacyLedger,
+  read_header,
 )
 
 
@@ -199,6 +200,16 @@ class OpeningTest(ledger_cases.LedgerTestCase):
       PrivacyLedger.open(self.path(), ledger_cases.header(**changes))
     # And the lock is gone.
     PrivacyLedger.open(self.path()).close()
+
+  def test_header_alone(self):
+    header = ledger_cases.poisson_header(renyi_order=8.0)
+    with self.create(header):
+      self.assertEqual(read_header(self.path()), header)
+    with self.assertRaisesRegex(LedgerError, 'No such file'):
+      read_header(self.path('another'))
+    ledger_cases.forge(self.path(), [{'hello': 'world'}])
+    with self.assertRaisesRegex(LedgerError, 'line 1: not the header'):
+      read_header(self.path())
 
   def test_one_writer(self):
     ledger_ = self.create()

@@ -1,5 +1,6 @@
 """The process without TFF: equal to TFF's, and the same under Keras 3."""
 
+import concurrent.futures
 import functools
 import importlib.util
 import json
@@ -10,10 +11,12 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
+from tensorflow.python.eager import context  # No public name.
 
 from tests.training import plain_cases as cases
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import schedule_state
+from tvdp_tf.learning import onednn
 from tvdp_tf.privacy import ledger
 from tvdp_tf.training import plain_process, recorder, rounds
 
@@ -62,6 +65,32 @@ class VectorsTest(parameterized.TestCase):
       cases.from_text(VECTORS['floats'][f'{noise}_variance']),
       rtol=1e-9,
     )
+
+
+class ThreadTest(absltest.TestCase):
+  @unittest.skipUnless(onednn.is_used(), 'oneDNN is off')
+  def test_a_thread_that_has_called_a_function_before_fuses_nothing(self):
+    before = tf.config.optimizer.get_experimental_options()
+    self.addCleanup(
+      tf.config.optimizer.set_experimental_options,
+      {'remapping': before.get('remapping', True)},
+    )
+    _, _, process = plain('continuous')
+    state = process.initialize()
+    tf.config.optimizer.set_experimental_options({'remapping': True})
+
+    def fuses():
+      options = context.context().function_call_options.config_proto_serialized
+      config = tf.compat.v1.ConfigProto.FromString(options)
+      rewriting = config.graph_options.rewrite_options
+      return rewriting.remapping != rewriting.OFF
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+      thread.submit(tf.function(lambda: tf.constant(1.0))).result()
+      onednn.require_sound()
+      self.assertTrue(thread.submit(fuses).result())
+      thread.submit(process.next, state, []).result()
+      self.assertFalse(thread.submit(fuses).result())
 
 
 @unittest.skipUnless(WITH_TFF, 'needs TFF')

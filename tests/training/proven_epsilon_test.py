@@ -1,5 +1,6 @@
 """What a statement calls delivered if a run did not go as planned."""
 
+import dataclasses
 import json
 
 from absl.testing import absltest, parameterized
@@ -56,6 +57,53 @@ class ProvenEpsilonTest(parameterized.TestCase):
     plan_cases.run(plan, rounds=3)
     plan.take(plan.history[-1])
     self.assertFalse(plan.as_planned)
+
+  def again(self, theta=0.95, rounds=10, renyi_order=None):
+    """With secret samples, round 3 once more under the number of the next."""
+    plan = plan_cases.build(**SMALL, mechanism='central', theta=theta)
+    plan.renyi_order = renyi_order
+    plan_cases.run(plan, rounds=3)
+    for number in range(4, rounds + 1):
+      plan.take(dataclasses.replace(plan.history[2], number=number))
+    return plan
+
+  def test_a_number_makes_no_round_the_one_planned(self):
+    self.assertFalse(self.again().as_planned)
+    self.assertTrue(self.again(theta=1.0).as_planned)
+
+  @parameterized.parameters(
+    ({}, False),
+    ({'renyi_order': 8.0}, True),
+    ({'theta': 1.0}, True),
+    # All on record are the first rounds of the plan.
+    ({'rounds': 3}, True),
+  )
+  def test_sampled_noise_that_changes_needs_its_order_in_advance(
+    self, changes, holds
+  ):
+    plan = self.again(**{'rounds': 4} | changes)
+    statement = plan.statement()
+    self.assertEqual(statement.holds, holds, statement.reason)
+    text = ' '.join(statement.assumptions)
+    self.assertEqual('which the filter proves' in text, holds)
+    if not holds:
+      self.assertIn('no Renyi order fixed for it in advance', statement.reason)
+      self.assertIn('is no bound', text)
+
+  @parameterized.parameters(
+    # (theta, rounds of the plan whose noise was released)
+    (0.95, [1, 2, 3], True),
+    (0.95, [1, 1], False),
+    (0.95, [*range(1, 11), 10], False),
+    (1.0, [*range(1, 11), 10, 10], True),
+  )
+  def test_what_may_depend_on_what_was_released(self, theta, released, covered):
+    plan = plan_cases.build(**SMALL, mechanism='central', theta=theta)
+    first = plan_cases.run(plan_cases.build(**SMALL, mechanism='central'), 1)[0]
+    for number, m in enumerate(released, start=1):
+      stddev = plan.schedule.stddev(m)
+      plan.take(plan.round(number, first.clients, stddev))
+    self.assertEqual(plan.covers_changes, covered)
 
   @parameterized.parameters('iid', 'dirichlet')
   def test_a_split_by_labels_is_said_not_to_be_covered(self, split):

@@ -39,7 +39,7 @@ class KeyedUpdate(NamedTuple):
   """A client's value, and the key of the noise that will hide it.
 
   Attributes:
-    value: A structure of float tensors.
+    value: A structure of float32 or float64 tensors.
     noise_key: int64 [2]; see `tvdp_tf.learning.noise`.
   """
 
@@ -236,10 +236,10 @@ def _create(
 class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   """Perturbs each client's value with the round's noise, then averages.
 
-  The value of a client is a structure of float tensors, perturbed with noise
-  from the system's entropy; or a `KeyedUpdate` of one, perturbed with the noise
-  of the given key, and the aggregate is of the value alone. Without keys it
-  plugs into `tff.learning.algorithms.build_weighted_fed_avg` as
+  The value of a client is a structure of float32 or float64 tensors, perturbed
+  with noise from the system's entropy; or a `KeyedUpdate` of one, perturbed
+  with the noise of the given key, and the aggregate is of the value alone.
+  Without keys it plugs into `tff.learning.algorithms.build_weighted_fed_avg` as
   `model_aggregator`.
 
   With an `l2_norm_clip` C, values are clipped before the noise: two of them
@@ -297,15 +297,15 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     """Creates the process, as `WeightedAggregationFactory.create`.
 
     Args:
-      value_type: Type of a client's value, float tensors of static shapes, or
-        of a `KeyedUpdate` of it.
+      value_type: Type of a client's value, float32 or float64 tensors of
+        static shapes, or of a `KeyedUpdate` of it.
       weight_type: Type of a client's weight.
 
     Returns:
       A `tff.templates.AggregationProcess`.
 
     Raises:
-      TypeError: If the value has other leaves than float tensors.
+      TypeError: If the value has other leaves.
       ValueError: If a shape is not static, or the inner aggregator clips or
         zeroes what has its noise already.
     """

@@ -4,8 +4,27 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Products rounded in float32 must not carry a value past its bound.
+# Products rounded in float32 must not carry a value past its bound. A single
+# rounding to less than float32 is more than this margin.
 _ROUNDING = 1 - 1e-6
+_DTYPES = (tf.float32, tf.float64)
+
+
+def check_dtype(dtype: tf.DType, got: object) -> None:
+  """Raises unless values of a type can be bounded.
+
+  Args:
+    dtype: The type.
+    got: What the error shows of the value.
+
+  Raises:
+    TypeError: If it is another than float32 or float64.
+  """
+  if dtype not in _DTYPES:
+    raise TypeError(
+      'values must be float32 or float64 tensors, for which clipping is '
+      f'proven, got {got}'
+    )
 
 
 def l2_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -43,12 +62,17 @@ def bounded(
   by noise that covers the ball.
 
   Args:
-    tensors: Float tensors.
+    tensors: Tensors, float32 or float64.
     l2_norm_clip: The norm to scale them down to, all together; None for none.
 
   Returns:
     Tensors of the same shapes and dtypes.
+
+  Raises:
+    TypeError: If a tensor is of another type.
   """
+  for tensor in tensors:
+    check_dtype(tensor.dtype, f'{tensor.dtype.name}{tensor.shape}')
   norm = l2_norm(tensors)
   if l2_norm_clip is not None:
     limit = tf.cast(l2_norm_clip, tf.float64) * _ROUNDING

@@ -21,7 +21,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tvdp_tf import _validate
-from tvdp_tf.federated import usable_sums
+from tvdp_tf.federated import bounded_value, usable_sums
 
 # In the state of a weighted mean, by which `check_nesting` knows it.
 WEIGHTS = 'weights'
@@ -122,11 +122,12 @@ class CheckedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """Creates the process, as `WeightedAggregationFactory.create`.
 
     Args:
-      value_type: Type of an upload, float tensors of static shapes.
+      value_type: Type of an upload, float32 or float64 tensors of static
+        shapes.
       weight_type: Type of its weight, a scalar.
 
     Raises:
-      TypeError: If the value has other leaves than float tensors.
+      TypeError: If the value has other leaves.
       ValueError: If a shape is not static.
     """
     return _create(
@@ -191,17 +192,27 @@ def _limit(max_l2_norm: float | None) -> float | None:
   )
 
 
-def check_floats(value_type: tff.Type) -> None:
-  """Raises unless a type is of float tensors of static shapes.
+def check_floats(value_type: tff.Type, name: str = '') -> None:
+  """Raises unless a type is of float32 or float64 tensors of static shapes.
+
+  Args:
+    value_type: The type.
+    name: Where in the value it is, for the error; '' for all of it.
 
   Raises:
     TypeError: If it has other leaves.
     ValueError: If a shape is not static.
   """
-  if not tff.types.is_structure_of_floats(value_type):
-    raise TypeError(f'values must be float tensors, got {value_type}')
-  for leaf in tff.structure.flatten(
-    tff.types.type_to_tf_tensor_specs(value_type)
-  ):
-    if not leaf.shape.is_fully_defined():
-      raise ValueError(f'values must have static shapes, got {leaf}')
+  if isinstance(value_type, tff.StructType):
+    for i, (own, leaf_type) in enumerate(
+      tff.structure.iter_elements(value_type)
+    ):
+      check_floats(leaf_type, f'{name}.{own or i}'.lstrip('.'))
+    return
+  got = f'{name}={value_type}' if name else str(value_type)
+  is_tensor = isinstance(value_type, tff.TensorType)
+  bounded_value.check_dtype(
+    tf.as_dtype(value_type.dtype) if is_tensor else None, got
+  )
+  if not tf.TensorShape(value_type.shape).is_fully_defined():
+    raise ValueError(f'values must have static shapes, got {got}')

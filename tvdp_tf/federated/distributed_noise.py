@@ -96,7 +96,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     """Builds the process; see `WeightedAggregationFactory.create`.
 
     Raises:
-      TypeError: If the value is no `KeyedUpdate` of float tensors.
+      TypeError: If the value is no `KeyedUpdate` of float32 or float64 tensors.
     """
     if not aggregator.is_keyed(value_type):
       raise TypeError(f'value_type must be a KeyedUpdate, got {value_type}')

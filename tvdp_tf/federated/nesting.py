@@ -7,9 +7,14 @@ An aggregation factory wraps another. What the outer one does to a client's
 value happens first: `clipping_factory(1.0, TimeVaryingGaussianFactory(s))`
 clips, then adds noise. docs/DROP_IN.md has the table of all nestings; those
 whose state gives them away are found here.
+
+Types do not tell a learning rate from a mean gradient. Whether a part of the
+state comes from clients is found by following the round's computation.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
@@ -23,8 +28,23 @@ _ROBUST = {
 }
 # In the state of a weighted mean: of TFF's, and of `checked_mean`.
 _WEIGHTED = ('weight_sum_process', checked_mean.WEIGHTS)
-# Metrics of client work that come from the schedule, not from clients.
-_OF_THE_SCHEDULE = {'round', 'noise_multiplier'}
+# What a value may depend on: the data of clients; the schedule of the noise,
+# and so, in all aggregators of ours, the noise itself.
+_DATA = 'data'
+_NOISE = 'noise'
+# In the result of a learning process, what nothing of clients must come to.
+_OF_CLIENTS = (
+  ('metrics', 'client_work'),
+  *(('state', 'client_work'), ('state', 'distributor')),
+)
+# Intrinsics of TFF whose result is that of a function, or their argument.
+_APPLIES = {'federated_map', 'federated_map_all_equal', 'federated_apply'}
+_EVALUATES = {'federated_eval_at_clients', 'federated_eval_at_server'}
+_PASSES_ON = {
+  *('federated_zip_at_clients', 'federated_zip_at_server'),
+  *('federated_value_at_clients', 'federated_value_at_server'),
+  'federated_broadcast',
+}
 
 
 def _children(type_spec: tff.Type) -> Iterator[tuple[str | None, tff.Type]]:
@@ -51,17 +71,14 @@ def clips_or_zeroes(type_spec: tff.Type) -> bool:
   )
 
 
-def _has_schedule(fields: dict[str, tff.Type]) -> bool:
+def _has_schedule(fields: Mapping[Any, tff.Type]) -> bool:
   """Whether a state is one of `schedule_state`."""
   kinds = ({'theta', 'initial_variance'}, {'rounds', 'variances'})
   return any(kind <= fields.keys() for kind in kinds)
 
 
 def _has_noise(type_spec: tff.Type) -> bool:
-  return any(
-    'query_state' in fields or _has_schedule(fields)
-    for fields in _states(type_spec)
-  )
+  return any(_has_schedule(fields) for fields in _states(type_spec))
 
 
 def _is_local(fields: dict[str, tff.Type]) -> bool:
@@ -69,21 +86,235 @@ def _is_local(fields: dict[str, tff.Type]) -> bool:
   return 'inner' in fields and _has_schedule(fields)
 
 
-def _leaves(type_spec: tff.Type) -> Iterator[str]:
-  """The names of the values in a type of metrics."""
-  for name, child in _children(type_spec):
-    if not isinstance(child, tff.StructType):
-      yield name or 'a number without a name'
-    yield from _leaves(child)
+class _Parts(NamedTuple):
+  """A structure of values, each with what it depends on.
+
+  Attributes:
+    parts: Name, or None, and value of each.
+  """
+
+  parts: list[tuple[str | None, Any]]
 
 
-def _metrics(process: tff.templates.IterativeProcess) -> list[str]:
-  """The metrics that a learning process computes from clients' data."""
-  result = dict(_children(process.next.type_signature.result))
-  if 'metrics' not in result:
-    return []
-  work = dict(_children(result['metrics'])).get('client_work')
-  return [] if work is None else sorted({*_leaves(work)} - _OF_THE_SCHEDULE)
+# What a value depends on: `frozenset` of the above, `_Parts`, or a function.
+_Value = Any
+# Name, type and tags of a tensor.
+_Leaf = tuple[str, tff.Type, frozenset[str]]
+
+
+def _tags(value: _Value) -> frozenset[str]:
+  """All that a value depends on; a function by what is in it already."""
+  if isinstance(value, _Parts):
+    return frozenset().union(*(_tags(part) for _, part in value.parts))
+  return _tags(value(frozenset())) if callable(value) else value
+
+
+def _part(value: _Value, name: str | int | None) -> _Value:
+  """A part of a structure; of one that is not known in parts, the whole."""
+  if not isinstance(value, _Parts):
+    return value
+  if isinstance(name, int):
+    return value.parts[name][1]
+  return dict(value.parts).get(name, _tags(value))
+
+
+def _leaves(
+  type_spec: tff.Type, value: _Value, name: str | None = None
+) -> Iterator[_Leaf]:
+  """Every tensor of a value."""
+  if isinstance(type_spec, tff.FederatedType):
+    type_spec = type_spec.member
+  if not isinstance(type_spec, tff.StructType):
+    yield name or 'a number without a name', type_spec, _tags(value)
+  for i, (own, child) in enumerate(_children(type_spec)):
+    yield from _leaves(child, _part(value, i), own or name)
+
+
+def _before_the_round(type_spec: tff.Type) -> _Value:
+  """A state as a value: what is in it of a schedule stands for the noise."""
+  if isinstance(type_spec, tff.FederatedType):
+    type_spec = type_spec.member
+  if not isinstance(type_spec, tff.StructType):
+    return frozenset()
+  children = list(_children(type_spec))
+  of_schedule = _has_schedule(dict(children))
+  return _Parts(
+    [
+      (
+        name,
+        frozenset({_NOISE})
+        if of_schedule and isinstance(child, tff.TensorType)
+        else _before_the_round(child),
+      )
+      for name, child in children
+    ]
+  )
+
+
+class _Round:
+  """A round of a process, by what depends on what.
+
+  TensorFlow in it is a box: all that comes out depends on all that goes in.
+
+  Attributes:
+    result: What the parts of the round's result depend on, and its type.
+    sent: Type and tags of each tensor that leaves clients.
+  """
+
+  def __init__(self, process: tff.templates.IterativeProcess):
+    signature = process.next.type_signature
+    arguments = list(tff.structure.iter_elements(signature.parameter))
+    (state_name, state_type), *of_clients = arguments
+    self.sent: list[tuple[tff.Type, frozenset[str]]] = []
+    self.result_type = signature.result
+    self.result = self._value(process.next.to_building_block(), {})(
+      _Parts(
+        [
+          (state_name, _before_the_round(state_type)),
+          *((name, frozenset({_DATA})) for name, _ in of_clients),
+        ]
+      )
+    )
+
+  def leaves(self, *path: str) -> list[_Leaf]:
+    """The `_leaves` of a part of the result; none if there is no such part."""
+    type_spec, value = self.result_type, self.result
+    for name in path:
+      children = dict(_children(type_spec))
+      if name not in children:
+        return []
+      type_spec, value = children[name], _part(value, name)
+    return list(_leaves(type_spec, value))
+
+  def others(self) -> Iterator[tuple[str, list[_Leaf]]]:
+    """Further parts of a learning process's result, but for the aggregator's.
+
+    Its state and metrics are told by what they are made of. A trusted server
+    may have the counts among them.
+    """
+    of_kind = dict(_children(self.result_type))
+    if 'metrics' not in of_kind:
+      return
+    for kind in ('state', 'metrics'):
+      value = _part(self.result, kind)
+      parts = list(_children(of_kind[kind]))
+      if not parts:
+        yield kind, list(_leaves(of_kind[kind], value))
+      for i, (name, child) in enumerate(parts):
+        if name != 'aggregator' and (kind, name) not in _OF_CLIENTS:
+          yield f'{name or i} of {kind}', list(_leaves(child, _part(value, i)))
+
+  def _value(self, block: Any, scope: Mapping[str, _Value]) -> _Value:
+    """What a building block of TFF's depends on."""
+    kinds = tff.framework
+    values: dict[type, Callable[[], _Value]] = {
+      kinds.Reference: lambda: scope[block.name],
+      kinds.Selection: lambda: _part(
+        self._value(block.source, scope),
+        block.index if block.name is None else block.name,
+      ),
+      kinds.Struct: lambda: _Parts(
+        [
+          (name, self._value(element, scope))
+          for name, element in tff.structure.iter_elements(block)
+        ]
+      ),
+      kinds.Block: lambda: self._after_locals(block, scope),
+      kinds.Lambda: lambda: (
+        lambda argument: self._value(
+          block.result, {**scope, block.parameter_name: argument}
+        )
+      ),
+      kinds.Call: lambda: self._called(block, scope),
+      kinds.Intrinsic: lambda: functools.partial(self._intrinsic, block),
+      kinds.CompiledComputation: lambda: _tags,
+    }
+    # A literal or a placement depends on nothing.
+    return values.get(type(block), frozenset)()
+
+  def _after_locals(self, block: Any, scope: Mapping[str, _Value]) -> _Value:
+    for name, local in block.locals:
+      scope = {**scope, name: self._value(local, scope)}
+    return self._value(block.result, scope)
+
+  def _called(self, block: Any, scope: Mapping[str, _Value]) -> _Value:
+    argument: _Value = frozenset()
+    if block.argument is not None:
+      argument = self._value(block.argument, scope)
+    function = self._value(block.function, scope)
+    if callable(function):
+      return function(argument)
+    return _tags(function) | _tags(argument)
+
+  def _intrinsic(self, block: Any, argument: _Value) -> _Value:
+    if block.uri in _APPLIES and isinstance(argument, _Parts):
+      (_, function), (_, value) = argument.parts
+      return function(value) if callable(function) else _tags(argument)
+    if block.uri in _EVALUATES and callable(argument):
+      return argument(frozenset())
+    if block.uri in _PASSES_ON:
+      return argument
+    # All others take values from clients to the server, or are functions.
+    self._send(block.type_signature, argument)
+    return _tags(argument)
+
+  def _send(self, signature: tff.FunctionType, argument: _Value) -> None:
+    def at(type_spec, placement):
+      return (
+        isinstance(type_spec, tff.FederatedType)
+        and type_spec.placement is placement
+      )
+
+    if not at(signature.result, tff.SERVER):
+      return
+    sent = [(signature.parameter, argument)]
+    if not isinstance(signature.parameter, tff.FederatedType):
+      sent = [
+        (child, _part(argument, i))
+        for i, (_, child) in enumerate(_children(signature.parameter))
+      ]
+    for type_spec, value in sent:
+      if at(type_spec, tff.CLIENTS):
+        self.sent += [leaf[1:] for leaf in _leaves(type_spec, value)]
+
+
+def _names(
+  leaves: list[_Leaf],
+  condition: Callable[[frozenset[str]], bool],
+) -> str:
+  """The names of the tensors whose tags are as in the condition."""
+  return ', '.join(
+    sorted({name for name, _, tags in leaves if condition(tags)})
+  )
+
+
+def _is_data(tags: frozenset[str]) -> bool:
+  return _DATA in tags
+
+
+def _is_bare(tags: frozenset[str]) -> bool:
+  """Whether it is data that no noise can be in."""
+  return _DATA in tags and _NOISE not in tags
+
+
+def _beside_the_update(found: _Round) -> Iterator[str]:
+  """What of a result comes from clients and not through the aggregator."""
+  metrics, *states = _OF_CLIENTS
+  if names := _names(found.leaves(*metrics), _is_data):
+    yield (
+      f'training metrics ({names}), unless metrics_aggregator is '
+      'federated.withheld_metrics'
+    )
+  # With noise it would be a second release, that no schedule counts.
+  for state in states:
+    if names := _names(found.leaves(*state), _is_data):
+      yield (
+        f'state of {state[-1]} ({names}), in which the algorithm keeps what '
+        'clients send, as Mime Lite does'
+      )
+  for name, leaves in (('result', found.leaves('result')), *found.others()):
+    if names := _names(leaves, _is_bare):
+      yield f'{name} ({names}), which has no noise'
 
 
 def _unnoised(
@@ -92,11 +323,26 @@ def _unnoised(
   public_weights: bool,
 ) -> Iterator[str]:
   """What leaves clients as it is, and how to keep it there."""
-  if metrics := _metrics(process):
-    yield (
-      f'training metrics ({", ".join(metrics)}), unless metrics_aggregator is '
-      'federated.withheld_metrics'
-    )
+  found = _Round(process)
+  beside = [
+    *_beside_the_update(found),
+    *_in_aggregator(state_type, public_weights),
+  ]
+  yield from beside
+  if beside or not any(_is_local(fields) for fields in _states(state_type)):
+    return
+  others = {
+    str(type_spec)
+    for type_spec, tags in found.sent
+    # A weight is a number, what has a shape is none.
+    if _is_bare(tags) and not (public_weights and type_spec.shape == ())
+  }
+  if others:
+    yield f'other values of the types {", ".join(sorted(others))}'
+
+
+def _in_aggregator(state_type: tff.Type, public_weights: bool) -> Iterator[str]:
+  """What the aggregator sends without noise, as its state tells."""
   for fields in _states(state_type):
     for norm, count in _ROBUST.items():
       inner = fields.get('inner_agg')
@@ -134,8 +380,8 @@ def check_nesting(
   """Refuses a process that lets more of a client's data out than under noise.
 
   For the tests of a pipeline of your own. Aggregators are told by their state,
-  metrics by the type of what a round returns; docs/DROP_IN.md has what neither
-  gives away.
+  the rest by what in a round depends on clients; docs/DROP_IN.md has what
+  neither gives away.
 
   Args:
     process: A process with a `TimeVaryingGaussianFactory` or a
@@ -145,19 +391,21 @@ def check_nesting(
       that is not finite to 0.
 
   Raises:
-    ValueError: If there is no noise of ours; if a norm that adapts to the
-      clients' values decides, outside of the noise, what is clipped or zeroed;
-      if noisy sums are divided by a sum of weights that has no noise; or if
-      training metrics, counts of clipped or zeroed clients, or weights leave
+    ValueError: If there is no noise of ours, or a query has it in a part only;
+      if a norm that adapts to the clients' values decides, outside of the
+      noise, what is clipped or zeroed; if noisy sums are divided by a sum of
+      weights that has no noise; or if training metrics, a state of the client
+      work, counts of clipped or zeroed clients, weights or other values leave
       the clients without noise, with all of them in one line.
   """
   state_type = process.initialize.type_signature.result
   if not _has_noise(state_type):
     raise ValueError(
-      'process must have an aggregator with noise in it, got none'
+      'process must have an aggregator with noise of tvdp_tf in it, got none'
     )
   for fields in _states(state_type):
     _check_adaptive(fields)
+    _check_query(fields)
     if 'value_sum_process' in fields and _has_noise(
       fields['value_sum_process']
     ):
@@ -184,3 +432,18 @@ def _check_adaptive(fields: dict[str, tff.Type]) -> None:
         'clients: they are not hidden by the noise, and change what other '
         'clients contribute'
       )
+
+
+def _check_query(fields: dict[str, tff.Type]) -> None:
+  """Refuses a query of queries, some of which may have no noise."""
+  query = fields.get('query_state')
+  if query is None or not _has_noise(query):
+    return
+  own = dict(_children(query))
+  # Of a NormalizedQuery.
+  normalized = dict(_children(own.get('numerator_state', query)))
+  if not (_has_schedule(own) or _has_schedule(normalized)):
+    raise ValueError(
+      'query must be a GeometricGaussianSumQuery, alone or in a '
+      f'NormalizedQuery, got one of the state {query}'
+    )

@@ -87,7 +87,12 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     return tf.int64 if discrete else tf.float64
 
   def initial_sample_state(self, template: Any) -> Any:
-    """Zeros, of the type of the preprocessed records."""
+    """Zeros, of the type of the preprocessed records.
+
+    Raises:
+      TypeError: If a record has other leaves than float32 or float64.
+    """
+    _check_dtypes(template)
     return tf.nest.map_structure(
       lambda leaf: tf.zeros(leaf.shape, self._record_dtype), template
     )
@@ -102,7 +107,13 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     )
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Clips a record to its norm; one that is not finite is zero."""
+    """Clips a record to its norm; one that is not finite is zero.
+
+    Raises:
+      TypeError: If it has other leaves than float32 or float64.
+    """
+    record = tf.nest.map_structure(tf.convert_to_tensor, record)
+    _check_dtypes(record)
     clipped = bounded_value.bounded(
       [tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],
       params['l2_norm_clip'],
@@ -157,3 +168,12 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
         ),
       ]
     )
+
+
+def _check_dtypes(record: Any) -> None:
+  """Raises unless records are float32 or float64, as those of all aggregators.
+
+  A cast to float64 would drop the imaginary part of a complex number.
+  """
+  for leaf in tf.nest.flatten(record):
+    bounded_value.check_dtype(leaf.dtype, f'{leaf.dtype.name}{leaf.shape}')

@@ -40,6 +40,8 @@ from tvdp_tf.privacy import sensitivity
 # the clipped gradients of the examples that are present, shaped as the weights.
 # A `PreparedSum` takes a sixth argument.
 ClippedSum = Callable[..., list[tf.Tensor]]
+# (features [...], label) -> the gradient of that example, each part flat.
+ExampleGradient = Callable[[tuple[tf.Tensor, tf.Tensor]], list[tf.Tensor]]
 
 
 class PreparedSum(abc.ABC):
@@ -241,9 +243,9 @@ def _dense(
   )
 
 
-def _example_gradient(
+def example_gradient(
   loss_fn: local_training.LossFn, weights: Sequence[tf.Tensor]
-) -> Callable[[tuple[tf.Tensor, tf.Tensor]], list[tf.Tensor]]:
+) -> ExampleGradient:
   """(features [...], label) -> that example's gradient, each part flat."""
 
   def gradient(example):
@@ -271,12 +273,10 @@ def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
 
   def clipped_sum(weights, features, labels, present, clip):
     # It has no Python to convert, whose search takes longer than its tracing.
-    example_gradient = tf.autograph.experimental.do_not_convert(
-      _example_gradient(loss_fn, weights)
+    gradient_fn = tf.autograph.experimental.do_not_convert(
+      example_gradient(loss_fn, weights)
     )
-    gradients = tf.vectorized_map(
-      example_gradient, (features, labels), warn=False
-    )
+    gradients = tf.vectorized_map(gradient_fn, (features, labels), warn=False)
     used, factors = scales(
       tf.add_n([squared_norms(gradient) for gradient in gradients]),
       present,
@@ -302,12 +302,19 @@ def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
 
   For models with an op that TensorFlow cannot vectorize.
   """
+  return summed_one_by_one(lambda weights: example_gradient(loss_fn, weights))
+
+
+def summed_one_by_one(
+  gradient_of: Callable[[Sequence[tf.Tensor]], ExampleGradient],
+) -> ClippedSum:
+  """`looped_clipped_sum` of any gradient: a function of weights gives it."""
 
   def clipped_sum(weights, features, labels, present, clip):
-    example_gradient = _example_gradient(loss_fn, weights)
+    gradient_fn = gradient_of(weights)
 
     def add_example(index, totals):
-      gradient = example_gradient((features[index], labels[index]))
+      gradient = gradient_fn((features[index], labels[index]))
       square = tf.add_n([squared_norms(part[tf.newaxis]) for part in gradient])
       used, factor = scales(square, present[index][tf.newaxis], clip)
       return index + 1, [

@@ -25,14 +25,26 @@ import tensorflow as tf
 
 from tvdp_tf.learning import (
   clipping,
+  failing_ops,
   functional,
   ghost_clipping,
   local_training,
+  models,
   onednn,
   view_gradients,
   views,
 )
 
+# What is not vectorized: it does with an example what its values say, and
+# TensorFlow's converters of it mix examples, or fail on some. All else that
+# `failing_ops` takes moves values by places that are public, or in range.
+_IN_A_LOOP = (
+  failing_ops.BRANCHING
+  | failing_ops.LOOPS
+  | frozenset(
+    ('ScatterNd', 'TensorListGetItem', 'TensorListPopBack', 'TensorListStack')
+  )
+)
 # Relative; arithmetic in batches of other sizes rounds otherwise.
 _TOLERANCE = 2e-3
 # A tie of a maximum may fall to either side, but hardly so often.
@@ -51,8 +63,10 @@ def _hostile_batches(
     plain = integers.astype(features_spec.dtype.as_numpy_dtype)
     return [(plain, labels), (plain[:1], labels[:1])]
   plain = rng.random([7, *shape]).astype(features_spec.dtype.as_numpy_dtype)
-  huge, repeated, broken = plain.copy(), plain.copy(), plain.copy()
+  huge, broken = plain.copy(), plain.copy()
   huge[2] *= _HUGE_NORM / max(float(np.linalg.norm(huge[2])), 1e-6)
+  # Small integers of either sign, as of an index or a count.
+  repeated = np.round(3 * rng.standard_normal(plain.shape)).astype(plain.dtype)
   repeated[1:4] = repeated[0]
   broken[5] = np.nan
   order = rng.permutation(7)
@@ -197,6 +211,7 @@ def clipped_sum(
       differentiated; if examples have no such views.
   """
   views.check(views_name, model.features_spec.shape[1:])
+  loss = models.any_label(loss)
 
   def loss_fn(training: bool) -> local_training.LossFn:
     return lambda weights, features, labels: loss(
@@ -277,17 +292,19 @@ def example_clipped_sum(
   views.check(views_name, features_spec.shape[1:])
   compared = view_gradients.averaged(repeatable_loss_fn or loss_fn, views_name)
   loss_fn = view_gradients.averaged(loss_fn, views_name)
-  traced = _traced_loop(loss_fn, initial_weights, features_spec)
-  ops = functional.checked_ops(
-    'model with its loss', traced.graph.as_graph_def()
+  traced = _traced_gradient(loss_fn, initial_weights, features_spec)
+  functional.checked_ops('model with its loss', traced.graph.as_graph_def())
+  reached = failing_ops.check(
+    'model with its loss', traced.graph, traced.graph.inputs[-2:]
   )
 
-  def looped(weights, features, labels, present, clip):
+  def looped(*args):
     # Of the graph that was looked at, unless it draws random numbers.
     if repeatable_loss_fn is None:
-      return traced(weights, features, labels, present, clip)
-    loop = clipping.looped_clipped_sum(compared)
-    return loop(weights, features, labels, present, clip)
+      return clipping.summed_one_by_one(
+        lambda weights: lambda example: traced(weights, *example)
+      )(*args)
+    return clipping.looped_clipped_sum(compared)(*args)
 
   def check(clipped_sum):
     _repeatedly(
@@ -303,10 +320,8 @@ def example_clipped_sum(
   logger = tf.get_logger()
   level = logger.level
   try:
-    if any(op.startswith('TensorList') for op in ops):
-      raise _RefusedError(
-        'TensorFlow does not vectorize the gradients of loops'
-      )
+    if reached & _IN_A_LOOP:
+      raise _RefusedError('TensorFlow does not vectorize all that it does')
     logger.setLevel(logging.CRITICAL)  # It explains itself at length.
     check(clipping.vectorized_clipped_sum(compared))
   except Exception:  # Of many kinds: not every op can be vectorized.
@@ -317,24 +332,26 @@ def example_clipped_sum(
   return clipping.vectorized_clipped_sum(loss_fn)
 
 
-def _traced_loop(
+def _traced_gradient(
   loss_fn: local_training.LossFn,
   initial_weights: Sequence[np.ndarray],
   features_spec: tf.TensorSpec,
 ) -> tf.types.experimental.ConcreteFunction:
-  """The examples' clipped gradients, one after the other: a `ClippedSum`.
+  """(weights, features [...], label) -> an example's gradient, each part flat.
 
   Raises:
     ValueError: If there is none, or it has a state.
   """
-  gradients = tf.function(clipping.looped_clipped_sum(loss_fn), autograph=False)
+
+  @tf.function(autograph=False)
+  def gradient(weights, features, label):
+    return clipping.example_gradient(loss_fn, weights)((features, label))
+
   try:
-    traced = gradients.get_concrete_function(
+    traced = gradient.get_concrete_function(
       [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights],
-      features_spec,
-      tf.TensorSpec([None], tf.int32),
-      tf.TensorSpec([None], tf.bool),
-      tf.TensorSpec([], tf.float64),
+      tf.TensorSpec(features_spec.shape[1:], features_spec.dtype),
+      tf.TensorSpec([], tf.int32),
     )
   except Exception as error:  # Of any kind: it is the model's own code.
     raise ValueError(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2  # No public name.
 from tensorflow.python.framework import op_def_registry  # No public name.
 
-from tvdp_tf.learning import keras_version, onednn
+from tvdp_tf.learning import failing_ops, keras_version, onednn
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def _any_index(model: tf.keras.Model) -> Iterator[None]:
   layers = [
     module
     for module in keras_version.all_layers(model)
-    if type(module) is tf.keras.layers.Embedding
+    if isinstance(module, tf.keras.layers.Embedding)
   ]
   for layer in layers:
 
@@ -293,6 +293,8 @@ class FunctionalModel:
       )
     for call in self._calls.values():
       self.ops = checked_ops('model', call.graph.as_graph_def())
+      features = call.graph.inputs[len(self.initial_weights)]
+      failing_ops.check('model', call.graph, [features])
     drawing = {op for op in _RANDOM_OPS if not op.startswith('Cudnn')}
     self.is_random = bool(self.ops & drawing)
 

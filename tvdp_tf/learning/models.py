@@ -31,7 +31,8 @@ class ModelSpec:
     build: (input shape, number of classes, seed) -> an uncompiled Keras model
       of outputs [n, classes], or [n, 1] for the score of the second of two
       classes; equal arguments give equal weights.
-    loss: Keras loss of (labels [n], outputs [n, classes]), averaged over n.
+    loss: Keras loss of (labels [n], outputs [n, classes]), averaged over n;
+      Keras's cross-entropy becomes one that takes `any_label`.
     l2_regularization: lambda: training adds lambda/2 ||w||^2 to the loss. It
       does not depend on the data, so it is added beside clipping and noise.
   """
@@ -40,6 +41,9 @@ class ModelSpec:
   build: Callable[[Sequence[int], int, int], tf.keras.Model]
   loss: tf.keras.losses.Loss
   l2_regularization: float = 0.0
+
+  def __post_init__(self):
+    object.__setattr__(self, 'loss', any_label(self.loss))
 
 
 def build_mlp(
@@ -161,21 +165,30 @@ class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
   its message shows the labels of all examples.
   """
 
-  def __init__(self):
-    super().__init__(from_logits=True)
+  def __init__(self, from_logits: bool = True, **kwargs):
+    super().__init__(from_logits=from_logits, **kwargs)
 
   def call(self, labels, scores):
     """The loss of each example, [n]."""
-    labels = tf.reshape(labels, [-1])
-    known = tf.logical_and(labels >= 0, labels < scores.shape[-1])
+    labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)  # Keras 3 has floats.
+    classes = tf.clip_by_value(labels, 0, scores.shape[-1] - 1)
+    # By rows: `tf.where`, which broadcasts, takes several times as long. And
+    # not by ==, which asks for identity in TFF's graphs.
+    scores = tf.raw_ops.Select(
+      condition=tf.equal(labels, classes), x=scores, y=tf.zeros_like(scores)
+    )
+    return super().call(classes, scores)
 
-    def kept(tensor):
-      # By rows: `tf.where`, which broadcasts, takes several times as long.
-      return tf.raw_ops.Select(
-        condition=known, x=tensor, y=tf.zeros_like(tensor)
-      )
 
-    return super().call(kept(labels), kept(scores))
+def any_label(loss: tf.keras.losses.Loss) -> tf.keras.losses.Loss:
+  """The loss itself, or `CrossEntropyLoss` in the place of Keras's own."""
+  if type(loss) is tf.keras.losses.SparseCategoricalCrossentropy:
+    config = loss.get_config()
+    names = ('from_logits', 'ignore_class', 'reduction', 'name')
+    return CrossEntropyLoss(
+      **{name: config[name] for name in names if name in config}
+    )
+  return loss
 
 
 def _cross_entropy() -> tf.keras.losses.Loss:

@@ -58,7 +58,9 @@ CALL_OPTIONS = _call_options()
 def require_sound() -> None:
   """Sees to it that functions mix nothing that they compute at once.
 
-  From then on Grappler fuses no ops in what this process calls.
+  From then on Grappler fuses no ops in what this thread calls, and any thread
+  that has not called a function yet: TensorFlow keeps the options of a call by
+  thread, from the first call on.
 
   Raises:
     ValueError: If a newer TensorFlow than 2.14 uses oneDNN.

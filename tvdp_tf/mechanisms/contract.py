@@ -16,7 +16,8 @@ import numpy as np
 from scipy import sparse
 
 from tvdp_tf import errors, privacy
-from tvdp_tf.learning import features, participation, views
+from tvdp_tf.learning import participation, views
+from tvdp_tf.mechanisms import assumptions as assumptions_lib
 from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
 from tvdp_tf.privacy import calibration, ledger, noise_distance, sensitivity
 from tvdp_tf.privacy import spending as spending_lib
@@ -73,6 +74,8 @@ class Mechanism(abc.ABC):
     noise_distance: How far all that is drawn may be from Gaussian noise.
     replans: Whether the noise of the rounds to come is set anew if an
       interruption has cost releases, so that the budget lasts for all rounds.
+    renyi_order: With secret sampling, the order that the ledger holds the run's
+      target to, fixed in advance; None where it is chosen at the end.
     history: The releases taken so far; `take` adds to it.
   """
 
@@ -97,6 +100,7 @@ class Mechanism(abc.ABC):
   delta: float
   noise_distance: float = 0.0
   replans: bool = False
+  renyi_order: float | None = None
 
   def __init__(self, settings: Any, fed: Population):
     self.settings = settings
@@ -453,7 +457,7 @@ class Mechanism(abc.ABC):
       delivered=views,
       unit=self.unit,
       adjacency=self.adjacency,
-      assumptions=(*assumptions, *self._assumptions(), *self._warnings()),
+      assumptions=(*assumptions, *assumptions_lib.of(self), *self._warnings()),
       holds=holds,
       reason=reason,
       view=view,
@@ -478,6 +482,12 @@ class Mechanism(abc.ABC):
         f' {self.settings.epsilon:g}: whoever sees a value beyond its end knows'
         ' what is behind it'
       )
+    if not self.covers_changes:
+      return False, (
+        'noise that differs from round to round was released otherwise than'
+        ' planned, with no Renyi order fixed for it in advance: start anew, or'
+        ' with --theta=1'
+      )
     if delivered_epsilon > self.settings.epsilon:
       return False, 'the releases have spent more than the target'
     return True, why
@@ -497,9 +507,47 @@ class Mechanism(abc.ABC):
     looking at what was released.
     """
     numbers = [past.number for past in self.history]
-    return self.settings.refinement == 'none' and (
-      numbers == list(range(1, self.settings.rounds + 1))
+    return (
+      self.settings.refinement == 'none'
+      and numbers == list(range(1, self.settings.rounds + 1))
+      and self._follows_plan
     )
+
+  @functools.cached_property
+  def planned_multipliers(self) -> tuple[float, ...]:
+    """With secret sampling, the noise multiplier of every planned round."""
+    nobody = np.zeros(0, np.int64)
+    stddevs = [] if self.schedule is None else self.schedule.stddevs().tolist()
+    return tuple(
+      float(self.round(m, nobody, stddev).noise_multipliers[0])
+      for m, stddev in enumerate(stddevs, start=1)
+    )
+
+  @property
+  def _follows_plan(self) -> bool:
+    """Whether the noise of secret samples is that of the first rounds planned.
+
+    On record an interrupted round that is released again has the number of
+    another: the noise alone tells.
+    """
+    if self.header.sampling != 'poisson':
+      return True
+    taken = [past.noise_multipliers[0] for past in self.history]
+    planned = self.planned_multipliers[: len(taken)]
+    return len(taken) == len(planned) and np.allclose(taken, planned, 1e-9, 0)
+
+  @property
+  def covers_changes(self) -> bool:
+    """Whether the target is proven, whatever made the run stop or change.
+
+    With secret samples, of noise that may depend on what was released it is at
+    an order fixed in advance alone; the noise of some first rounds of a plan
+    does not, nor does noise that is always the same.
+    """
+    if self._follows_plan or self.renyi_order is not None:
+      return True
+    taken = {float(past.noise_multipliers[0]) for past in self.history}
+    return len(taken) == 1 and len({*self.planned_multipliers}) == 1
 
   def _proven(self, by_accountant: Mapping[str, float]) -> Mapping[str, float]:
     """What is proven of epsilons that were read at the end of the run.
@@ -518,57 +566,6 @@ class Mechanism(abc.ABC):
   @classmethod
   def _is_ours(cls) -> bool:
     return cls.__module__.startswith('tvdp_tf.mechanisms.')
-
-  def _assumptions(self) -> list[str]:
-    """What the reader of any statement has to grant."""
-    if self.noise == noise_distance.DISCRETE:
-      drawn = (
-        'the keys of the noise are unpredictable, and so is what ChaCha20 makes'
-        ' of them; nothing is assumed of floating point in the noise'
-      )
-    else:
-      drawn = (
-        'the keys of the noise are unpredictable, and what Philox makes of them'
-        ' is taken for random; noise is computed and added in floating point,'
-        ' whose last bits are taken to tell nothing'
-      )
-    found = [
-      drawn,
-      'the process that trains holds the data of all clients and draws all'
-      ' noise keys: what is promised is promised against who sees what the'
-      ' algorithm sends, not against whoever runs this process',
-      'all settings are public and were not chosen by looking at the data; the'
-      ' test set is public, and so are the weights that training starts from',
-      'other runs on the same data add to this one, unless they share its'
-      ' ledger',
-    ]
-    if self.settings.features != features.NONE:
-      found.append(features.FEATURES[self.settings.features].privacy_words)
-    if self.settings.views != views.NONE:
-      found.append(views.privacy_words(self.settings.views))
-    if self.settings.split == 'dirichlet':
-      found.append(
-        'who holds which examples is taken as given: that this simulation deals'
-        ' them out by their labels, all together, is not covered'
-      )
-    if self.header.unit == 'example':
-      found.append(
-        'an example is not a person: who has several of them, or some with'
-        ' several clients, is protected less'
-      )
-    if not self.as_planned and self.header.enforced:
-      found.append(
-        'the run did not go as planned at its start: what is stated as'
-        ' delivered is the target, which the filter proves whatever made it'
-        ' stop or change'
-      )
-    if not self._is_ours():
-      found.append(
-        f'mechanism {self.name} is not one of this library: its sensitivity,'
-        f' and that its releases are as recorded, are claims of'
-        f' {type(self).__module__}'
-      )
-    return found
 
   def _warnings(self) -> list[str]:
     """Assumptions that the settings force on any mechanism."""

@@ -94,9 +94,9 @@ class LedgerHeader:
     partition_seed: Public seed that the data were dealt out by, >= 0, if any.
     units: How many examples or users are protected, if that is public.
     renyi_order: With sampling 'poisson', the one Renyi order > 1 that all runs
-      are accounted at, fixed in advance: what makes a budget valid for runs
-      whose noise depends on earlier runs. None for a ledger of one run, whose
-      order is the best for it.
+      are accounted at, fixed in advance: what makes a budget valid for noise
+      that depends on earlier releases. None for a ledger of one run whose noise
+      does not: its order is the best for it.
 
   Raises:
     ValueError: If an attribute is none of these.

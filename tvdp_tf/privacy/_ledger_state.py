@@ -200,8 +200,8 @@ class LedgerState:
   def run_spending(self, number: int) -> spending_lib.Spending:
     """What the clients have spent in one run alone.
 
-    With secret sampling at the best order for it: its noise was fixed when it
-    began, whatever others had released by then.
+    With secret sampling at the best order for it, which bounds what it tells if
+    its noise was fixed when it began, whatever others had released by then.
     """
     if number not in self._run_spendings:
       run = self.runs[number - 1]

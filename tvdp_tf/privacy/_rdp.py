@@ -218,20 +218,26 @@ def order_of_least_share(
   """The order at which Poisson-sampled rounds take the least part of a target.
 
   At order a they may take RDP(a) up to epsilon minus what the conversion costs.
-  If they fit at any order that `sampled_epsilon` looks at, they fit at this.
+  If they fit at any order that `sampled_epsilon` looks at, they fit at this; if
+  q is 1, at any that `unsampled_epsilon` does, up to the largest of a sample.
 
   Raises:
     ValueError: If at no order anything is left for them.
   """
-  values, counts = np.unique(multipliers, return_counts=True)
+  # The limits of `round_moment`; all rounds at once are ten times as fast.
+  q = max(q, SMALLEST_RATE)
+  values, counts = np.unique(
+    np.minimum(multipliers, LARGEST_MULTIPLIER), return_counts=True
+  )
 
   def rdp_at(orders: np.ndarray) -> np.ndarray:
-    moments = [
-      [round_moment(value, q, order) for value in values.tolist()]
-      for order in orders.tolist()
-    ]
-    by_order = np.reshape(moments, [len(orders), len(values)]) @ counts
-    return by_order / (orders - 1) * _SAFETY
+    if values[0] < SMALLEST_MULTIPLIER:
+      return np.full_like(orders, np.inf)
+    if q == 1:
+      moments = orders * (orders - 1) / 2 * (counts @ values**-2.0)
+    else:
+      moments = poisson_moments(values, counts, q, orders)
+    return moments / (orders - 1) * _SAFETY
 
   def room_at(orders: np.ndarray) -> np.ndarray:
     cost = -np.log(delta * orders) / (orders - 1) + np.log1p(-1 / orders)
@@ -244,6 +250,9 @@ def order_of_least_share(
   defaults = _default_orders()
   doubled = 2.0 ** np.arange(11, math.log2(_LARGEST_POISSON_ORDER) + 1)
   orders = np.concatenate([defaults[defaults == np.floor(defaults)], doubled])
+  if q == 1:  # In closed form: as many as unsampled rounds are calibrated at.
+    cheap = _cheap_orders()
+    orders = cheap[cheap <= _LARGEST_POISSON_ORDER]
   rdp = rdp_at(orders)
   # The order of the least share, and that of the least epsilon.
   best = orders[

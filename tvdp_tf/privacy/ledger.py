@@ -68,6 +68,7 @@ __all__ = [
   'NoiseReuseError',
   'PrivacyLedger',
   'laplace_epsilon_of_release',
+  'read_header',
   'release_id',
   'renyi_order',
 ]
@@ -102,7 +103,7 @@ def renyi_order(
   target_epsilon: float,
   delta: float,
 ) -> float:
-  """The Renyi order for a ledger of several runs with secret sampling.
+  """The Renyi order for a ledger with secret sampling.
 
   It is fixed in the ledger's header before anything is released: the one at
   which rounds such as these take the least part of the target. Rounds that are
@@ -129,6 +130,19 @@ def renyi_order(
     _validate.positive('target_epsilon', target_epsilon),
     _validate.open_unit('delta', delta),
   )
+
+
+def read_header(path: str | os.PathLike[str]) -> LedgerHeader:
+  """The header of a ledger, which may be one that is being written.
+
+  Raises:
+    LedgerError: If the file is missing, damaged, cut short, or no ledger.
+  """
+  payload = _chained_file.read(path).payloads[0]
+  try:
+    return _ledger_format.parse_header(payload)[0]
+  except ValueError as error:
+    raise LedgerError(f'{os.fspath(path)}: line 1: {error}') from None
 
 
 def _amounts(

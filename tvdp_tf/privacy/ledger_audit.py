@@ -64,6 +64,8 @@ class LedgerAudit:
       off. Where it was not, every number here may be too low.
     beyond_head: Lines that the head does not vouch for; counted all the same.
     torn_bytes: Bytes of an unfinished line, which was never released.
+    noise_recurs: Whether, of releases that differ in noise, some do not: where
+      rounds were made again, they are such.
   """
 
   path: str
@@ -79,6 +81,7 @@ class LedgerAudit:
   head_verified: bool
   beyond_head: int
   torn_bytes: int
+  noise_recurs: bool
 
   @property
   def worst_client(self) -> int:
@@ -129,6 +132,14 @@ class LedgerAudit:
       header.delta,
       header.unit,
       header.units or header.clients,
+    )
+
+  @property
+  def _is_order_chosen_at_the_end(self) -> bool:
+    """Whether the epsilons take noise for granted that was fixed in advance."""
+    header = self.header
+    return (
+      header.sampling == _ledger_format.POISSON and header.renyi_order is None
     )
 
   def _faults(self) -> list[str]:
@@ -182,6 +193,12 @@ class LedgerAudit:
         'the target was not enforced, so that what was released may depend on'
         ' what had been spent'
       )
+    if self._is_order_chosen_at_the_end and self.noise_recurs:
+      faults.append(
+        'some rounds have the same noise and others do not, as where rounds'
+        ' were released again: without renyi_order in the header, noise must'
+        ' have been fixed in advance'
+      )
     if header.target_epsilon < math.inf and not spending.is_gaussian_enough(
       header.delta, header.target_epsilon, self.noise_distance
     ):
@@ -218,8 +235,13 @@ class LedgerAudit:
     sampling = 'actual participations, no amplification'
     if header.sampling == _ledger_format.POISSON:
       sampling = 'secret Poisson sampling'
-      if header.renyi_order is not None:
+      if not self._is_order_chosen_at_the_end:
         sampling += f', all runs at Renyi order {header.renyi_order!r}'
+      else:
+        sampling += (
+          '; the noise of every release is taken to have been fixed before the'
+          ' first'
+        )
     limit = 'enforced' if header.enforced else 'recorded, not enforced'
     verdict = 'all are within it'
     if not self.within_budget:
@@ -336,7 +358,16 @@ def audit(path: str | os.PathLike[str]) -> LedgerAudit:
     head_verified=head_count is not None,
     beyond_head=0 if head_count is None else len(chain.payloads) - head_count,
     torn_bytes=chain.torn,
+    noise_recurs=_noise_recurs(state),
   )
+
+
+def _noise_recurs(state: _ledger_state.LedgerState) -> bool:
+  """Of sampled releases, without what is known to be a repeat bit for bit."""
+  if state.header.sampling != _ledger_format.POISSON:
+    return False
+  multipliers = state.spending.noise_multipliers(0)
+  return 1 < len(np.unique(multipliers)) < len(multipliers)
 
 
 def _share(

@@ -23,11 +23,13 @@ So a schedule fits that is calibrated to the target either way, to the last
 bit, and no release more. Pure epsilons add up, as exact fractions.
 
 With Poisson sampling a round costs every client the same, whoever is drawn, and
-epsilon is the Renyi accountant's. In a book of one run the order is the best
-for it, chosen at the end: valid for noise that was fixed in advance, not for
-noise that depends on what was released. Several runs may depend on each other,
-as when settings are tuned; their rounds may differ in noise and sampling rate.
-For them the order a is fixed in the header: where the sum of the conditional
+epsilon is the Renyi accountant's. At the best order for the releases, chosen at
+the end, it is valid for noise that was fixed in advance, not for noise that
+depends on what was released. Several runs may depend on each other, as when
+settings are tuned; their rounds may differ in noise and sampling rate. So does
+a run whose noise differs from round to round and that goes on after it was
+interrupted: what it releases again depends on when that was. For them the order
+a is fixed in the header: where the sum of the conditional
 Renyi divergences of order a stays below a fixed bound, whatever is released,
 that of all releases does (Feldman and Zrnic, 2021, theorem 3.1; Lecuyer, 2021).
 The bound is what converts to the target at that order.
@@ -484,6 +486,8 @@ class RenyiSpending(_CommonSpending):
     self._order = order
     # How often each (noise multiplier, sampling rate) was released.
     self._releases: dict[tuple[float, float], int] = {}
+    # Of each, for as many as there are.
+    self._moments: dict[tuple[float, float], float] = {}
 
   def affordable(self, clients, amounts, count, rate=1.0):
     epsilon = self.epsilon(0, float(amounts[0]), count, rate)
@@ -492,6 +496,8 @@ class RenyiSpending(_CommonSpending):
   def charge(self, clients, amounts, count, rate=1.0):
     key = (float(amounts[0]), rate)
     self._releases[key] = self._releases.get(key, 0) + count
+    if key not in self._moments:
+      self._moments[key] = _round_moment(*key, self._order)
 
   def epsilon(self, client, amount=0.0, count=0, rate=1.0):
     releases = dict(self._releases)
@@ -499,9 +505,11 @@ class RenyiSpending(_CommonSpending):
       releases[amount, rate] = releases.get((amount, rate), 0) + count
     if not releases:
       return 0.0
+    moments = self._moments
     moment = math.fsum(
-      times * _round_moment(multiplier, rate, self._order)
-      for (multiplier, rate), times in releases.items()
+      times
+      * (moments[key] if key in moments else _round_moment(*key, self._order))
+      for key, times in releases.items()
     )
     return _rdp.epsilon_at(
       np.array([self._order]), np.array([moment]), self.delta

@@ -21,6 +21,7 @@ how many sizes their data had, or which of several runs it was
 
 import contextlib
 import copy
+import inspect
 import json
 import pathlib
 import re
@@ -31,7 +32,6 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from keras.src import backend  # No public name for its counters.
 from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -98,6 +98,8 @@ def _names_from_the_start() -> Iterator[None]:
   Afterwards its counters are where they were: who builds a model around that
   gets no name twice.
   """
+  # They have no public name.
+  backend: Any = inspect.getmodule(tf.keras.backend.get_uid)
   counters = backend.PER_GRAPH_OBJECT_NAME_UIDS
   before = dict(counters)
   counters.clear()

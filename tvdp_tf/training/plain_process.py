@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tvdp_tf import mechanisms
 from tvdp_tf.federated import client_data, schedule_state, usable_sums
-from tvdp_tf.learning import functional, noise
+from tvdp_tf.learning import functional, noise, onednn
 from tvdp_tf.training import federation
 
 
@@ -149,6 +149,7 @@ class PlainProcess:
     Raises:
       tf.errors.InvalidArgumentError: If the schedule has no further round.
     """
+    onednn.require_sound()  # Of this thread, which may be another.
     # The host may have put numbers of its own there.
     schedule = collections.OrderedDict(
       (name, tf.constant(state.client_work[name], like.dtype))

@@ -20,7 +20,7 @@ from absl import logging
 from tvdp_tf import errors, mechanisms
 from tvdp_tf.learning import discrete_gaussian
 from tvdp_tf.privacy import ledger as ledger_lib
-from tvdp_tf.privacy import noise_distance
+from tvdp_tf.privacy import noise_distance, spending
 from tvdp_tf.privacy import statement as statement_lib
 from tvdp_tf.training import federation, rounds, run_folder, shared_ledger
 from tvdp_tf.training import selection as selection_lib
@@ -113,17 +113,49 @@ def _header(
     units=plan.units,
   )
   if ledger is None:
-    return own
-  planned = []
-  if own.sampling == 'poisson':
-    nobody = np.zeros(0, np.int64)
-    planned = [
-      float(plan.round(m, nobody, stddev).noise_multipliers[0])
-      for m, stddev in enumerate(_planned_stddevs(plan), start=1)
-    ]
+    return dataclasses.replace(own, renyi_order=_renyi_order(plan, found))
+  planned = plan.planned_multipliers if own.sampling == 'poisson' else ()
   return ledger.header(
     own, found, planned, plan.settings.sampling_rate, plan.delta
   )
+
+
+def _renyi_order(
+  plan: mechanisms.Mechanism, found: ledger_lib.LedgerHeader | None
+) -> float | None:
+  """The Renyi order of a ledger of the run's own, fixed before round 1.
+
+  A run that is interrupted releases rounds again, so that its noise depends on
+  when: but for noise that is always the same, which needs no such order.
+
+  Args:
+    plan: The run.
+    found: The header of its ledger, if it is to be resumed: those of older
+      versions have no order.
+
+  Returns:
+    None where none is needed, or fits the plan.
+  """
+  own = plan.header
+  if own.sampling != 'poisson' or not own.enforced:
+    return None
+  planned = plan.planned_multipliers
+  if len({*planned}) < 2:
+    return None
+  if found is not None:
+    return found.renyi_order
+  rate = plan.settings.sampling_rate
+  try:
+    order = ledger_lib.renyi_order(
+      planned, rate, own.target_epsilon, plan.delta
+    )
+  except ValueError:
+    return None
+  book = spending.RenyiSpending(1, own.target_epsilon, plan.delta, order)
+  for multiplier in planned:
+    # The noise that is recorded is rounded otherwise.
+    book.record([], [multiplier * (1 - 1e-12)], rate=rate)
+  return order if book.worst_epsilon() <= own.target_epsilon else None
 
 
 def _planned_stddevs(plan: mechanisms.Mechanism) -> list[float]:
@@ -180,7 +212,7 @@ class Prepared:
     config: What its `config.json` holds.
     header: Its ledger's.
     on_record: What the ledger is told of it.
-    found: Whether there was a shared ledger already.
+    found: Whether there was a ledger already.
   """
 
   plan: mechanisms.Mechanism
@@ -195,6 +227,7 @@ class Prepared:
 def _prepare(
   settings: settings_lib.TrainingSettings,
   ledger: shared_ledger.SharedLedger | None,
+  found: ledger_lib.LedgerHeader | None,
   selection: selection_lib.Selection | None,
   then: Mapping[str, Any] | None = None,
   progress: bool = False,
@@ -205,12 +238,12 @@ def _prepare(
   Args:
     settings: What to run.
     ledger: The ledger that the run shares with others, if it does.
+    found: The header of that ledger, or of the run's own, if it is there.
     selection: How the run may come to be published among others.
     then: What was `resolved` when the run began, if it is to be resumed.
     progress: As of `train`.
     own: As of `train`.
   """
-  found = None if ledger is None else ledger.find()
   public_seed = partition_seed = None
   if then is not None:
     public_seed, partition_seed = then['public_seed'], then['partition_seed']
@@ -233,12 +266,16 @@ def _prepare(
     'run_id': run_id,
     'shared_ledger': ledger is not None,
   }
+  header = _header(plan, fed, ledger, found)
+  if header.enforced and header.target_epsilon <= plan.header.target_epsilon:
+    # Others may spend more than this run: its own target has no such order.
+    plan.renyi_order = header.renyi_order
   return Prepared(
     plan,
     fed,
     process,
     config,
-    _header(plan, fed, ledger, found),
+    header,
     plan.ledger_run(
       run_folder.digest(config), run_id, selection.words if selection else ''
     ),
@@ -287,7 +324,10 @@ def begun(
   at its end.
   """
   while True:
-    start = _prepare(settings, ledger, selection, progress=progress, own=own)
+    found = None if ledger is None else ledger.find()
+    start = _prepare(
+      settings, ledger, found, selection, progress=progress, own=own
+    )
     if ledger is not None and start.found:
       _check_room(start.plan, ledger)
     path = None if ledger is None else ledger.path
@@ -322,7 +362,12 @@ def gone_on(
     raise errors.UsageError(
       f'ledger must be {given}, as when the run in {str(output_dir)!r} began'
     )
-  start = _prepare(settings, ledger, None, then, progress, own)
+  found = (
+    ledger_lib.read_header(output_dir / run_folder.LEDGER)
+    if ledger is None
+    else ledger.find()
+  )
+  start = _prepare(settings, ledger, found, None, then, progress, own)
   run_folder.check_unchanged(
     output_dir, config, 'resolved', start.config['resolved']
   )

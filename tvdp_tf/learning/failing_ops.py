@@ -1,0 +1,505 @@
+"""Whether a graph can fail on what an example holds.
+
+A round that fails shows something of the example that it failed on, if only
+that there is one, with no noise on it. So a model and its loss must compute
+with any values: an index that is out of range, a division of integers by zero,
+a shape that is negative.
+
+Values are followed from the features and labels through the graph and its
+functions. An op is taken where it never fails (`_TOTAL`), or where the operands
+that it can fail on are not computed from an example: constants, shapes, weights
+(`_PUBLIC_OPERANDS`). An index may be computed from one if it is seen to be in
+range: integers are followed with their bounds, which `tf.clip_by_value` sets.
+Any other op that an example reaches is refused: a list, and not a search for
+what is wrong.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+# They take any values. Floating point overflows, and is not a number where it
+# has to be.
+_TOTAL = frozenset(
+  (
+    *('Abs', 'Acos', 'Acosh', 'Add', 'AddN', 'AddV2', 'Angle'),
+    *('ApproximateEqual', 'Asin', 'Asinh', 'Atan', 'Atan2', 'Atanh', 'AvgPool'),
+    *('AvgPool3D', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+    *('BatchToSpace', 'BesselI0', 'BesselI0e', 'BesselI1', 'BesselI1e'),
+    *('Betainc', 'BiasAdd', 'BiasAddGrad', 'BiasAddV1', 'BitwiseAnd'),
+    *('BitwiseOr', 'BitwiseXor', 'Bucketize', 'Cast', 'Ceil', 'ClipByValue'),
+    *('Complex', 'ComplexAbs', 'Conj', 'Conv2D', 'Conv3D', 'Cos', 'Cosh'),
+    *('CudnnRNN', 'DepthToSpace', 'DepthwiseConv2dNative', 'Diag', 'DiagPart'),
+    *('Digamma', 'Dilation2D', 'Dilation2DBackpropFilter'),
+    *('Dilation2DBackpropInput', 'DivNoNan', 'Einsum', 'Elu', 'EluGrad'),
+    *('EnsureShape', 'Equal', 'Erf', 'Erfc', 'Erfinv', 'Exp', 'Expm1'),
+    *('ExtractImagePatches', 'FFT', 'FFT2D', 'FFT3D'),
+    *('FakeQuantWithMinMaxArgs', 'FakeQuantWithMinMaxArgsGradient', 'Floor'),
+    *('Greater', 'GreaterEqual', 'IFFT', 'IFFT2D', 'IFFT3D', 'Identity'),
+    *('IdentityN', 'Igamma', 'IgammaGradA', 'Igammac', 'Imag', 'Inv'),
+    *('InvGrad', 'Invert', 'IsFinite', 'IsInf', 'IsNan', 'L2Loss', 'LRN'),
+    *('LRNGrad', 'LeakyRelu', 'LeakyReluGrad', 'Less', 'LessEqual', 'Lgamma'),
+    *('Log', 'Log1p', 'LogSoftmax', 'LogicalAnd', 'LogicalNot', 'LogicalOr'),
+    *('LowerBound', 'MatMul', 'MatrixDeterminant', 'MatrixDiag'),
+    *('MatrixDiagPart', 'MaxPool', 'MaxPool3D', 'MaxPool3DGrad', 'MaxPoolGrad'),
+    *('MaxPoolGradGrad', 'MaxPoolGradV2', 'MaxPoolV2', 'MaxPoolWithArgmax'),
+    *('Maximum', 'Minimum', 'Mul', 'MulNoNan', 'Ndtri', 'Neg', 'NextAfter'),
+    *('NoOp', 'NotEqual', 'OnesLike', 'Pack', 'PreventGradient', 'Qr', 'Rank'),
+    *('Real', 'Reciprocal', 'ReciprocalGrad', 'Relu', 'Relu6', 'Relu6Grad'),
+    *('ReluGrad', 'ResizeBicubicGrad', 'ResizeBilinearGrad', 'Rint', 'Round'),
+    *('Rsqrt', 'RsqrtGrad', 'Select', 'SelectV2', 'Selu', 'SeluGrad', 'Shape'),
+    *('ShapeN', 'Sigmoid', 'SigmoidGrad', 'Sign', 'Sin', 'Sinh', 'Size'),
+    *('Snapshot', 'Softmax', 'SoftmaxCrossEntropyWithLogits', 'Softplus'),
+    *('SoftplusGrad', 'Softsign', 'SoftsignGrad', 'SpaceToDepth', 'Sqrt'),
+    *('SqrtGrad', 'Square', 'SquaredDifference', 'Squeeze', 'StopGradient'),
+    *('Sub', 'Svd', 'Tan', 'Tanh', 'TanhGrad', 'TensorListElementShape'),
+    *('TensorListLength', 'TensorListPushBack', 'Unpack', 'UpperBound'),
+    *('Xdivy', 'Xlog1py', 'Xlogy', 'ZerosLike', 'Zeta'),
+  )
+)
+# Where their operands are integers, by what they must not be.
+_OF_INTEGERS = frozenset(
+  (
+    *('Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'RealDiv', 'TruncateDiv'),
+    'TruncateMod',
+  )
+)
+# Sizes, axes and places that they can fail on; from the end if negative.
+_PUBLIC_OPERANDS: Mapping[str, tuple[int, ...]] = {
+  **dict.fromkeys(
+    (
+      *('All', 'Any', 'ArgMax', 'ArgMin', 'BroadcastTo', 'Cumprod', 'Cumsum'),
+      *('CumulativeLogsumexp', 'EuclideanNorm', 'ExpandDims', 'IRFFT'),
+      *('IRFFT2D', 'IRFFT3D', 'Max', 'Mean', 'Min', 'MirrorPad'),
+      *('MirrorPadGrad', 'NthElement', 'OneHot', 'Pad', 'PadV2', 'Prod'),
+      *('RFFT', 'RFFT2D', 'RFFT3D', 'Reshape', 'ResizeArea', 'ResizeBicubic'),
+      *('ResizeBilinear', 'ResizeNearestNeighbor', 'Reverse', 'ReverseV2'),
+      *('ResizeNearestNeighborGrad', 'Sum', 'TensorListFromTensor'),
+      *('TensorListGetItem', 'TensorListPopBack', 'TensorListSetItem'),
+      *('TensorListStack', 'Tile', 'TopKV2', 'Transpose', 'ReverseSequence'),
+      *('ConjugateTranspose', 'Conv2DBackpropFilter', 'Conv3DBackpropFilterV2'),
+      *('DepthwiseConv2dNativeBackpropFilter', 'TensorScatterUpdate'),
+      *('TensorScatterAdd', 'TensorScatterSub', 'TensorScatterMax'),
+      *('TensorScatterMin', 'GatherNd', 'SegmentMax', 'SegmentMean'),
+      *('SegmentMin', 'SegmentProd', 'SegmentSum'),
+    ),
+    (1,),
+  ),
+  **dict.fromkeys(
+    (
+      *('AvgPool3DGrad', 'AvgPoolGrad', 'Concat', 'Conv2DBackpropInput'),
+      *('Conv3DBackpropInputV2', 'DepthwiseConv2dNativeBackpropInput'),
+      *('Fill', 'RandomStandardNormal', 'RandomUniform', 'Split'),
+      *('StatelessRandomNormal', 'StatelessRandomNormalV2'),
+      *('StatelessRandomUniform', 'StatelessRandomUniformV2'),
+      *('StatelessTruncatedNormal', 'StatelessTruncatedNormalV2'),
+      *('TensorListReserve', 'TruncatedNormal', 'InvertPermutation'),
+    ),
+    (0,),
+  ),
+  **dict.fromkeys(
+    (
+      *(
+        'BatchToSpaceND',
+        'MatrixBandPart',
+        'Slice',
+        'SpaceToBatchND',
+        'SplitV',
+      ),
+      *('SparseSegmentMean', 'SparseSegmentSqrtN', 'SparseSegmentSum'),
+    ),
+    (1, 2),
+  ),
+  **dict.fromkeys(
+    ('BroadcastArgs', 'BroadcastGradientArgs', 'EmptyTensorList'), (0, 1)
+  ),
+  **dict.fromkeys(('ScatterNd', 'LinSpace'), (0, 2)),
+  **dict.fromkeys(('Range', 'RandomUniformInt'), (0, 1, 2)),
+  **dict.fromkeys(('MatrixDiagPartV2', 'MatrixDiagPartV3'), (1,)),
+  **dict.fromkeys(('MatrixDiagV2', 'MatrixDiagV3'), (1, 2, 3)),
+  **dict.fromkeys(('MatrixSetDiagV2', 'MatrixSetDiagV3', 'Roll'), (2,)),
+  'ConcatV2': (-1,),
+  'StridedSlice': (1, 2, 3),
+  'StridedSliceGrad': (0, 1, 2, 3),
+}
+# Index operands, and the operand (or the result: None) whose rows they number.
+_INDEXING = {
+  'Gather': (1, 0),
+  'GatherV2': (1, 0),
+  'SparseSoftmaxCrossEntropyWithLogits': (1, 0),
+  'UnsortedSegmentMax': (1, None),
+  'UnsortedSegmentMin': (1, None),
+  'UnsortedSegmentProd': (1, None),
+  'UnsortedSegmentSum': (1, None),
+}
+# What they give depends on shapes alone, which are public.
+_OF_SHAPES = frozenset(
+  (
+    *('OnesLike', 'Rank', 'Shape', 'ShapeN', 'Size', 'TensorListElementShape'),
+    *('TensorListLength', 'ZerosLike'),
+  )
+)
+# They give values of their first operand, and no others.
+_MOVING = frozenset(
+  (
+    *('BroadcastTo', 'EnsureShape', 'ExpandDims', 'Gather', 'GatherV2'),
+    *('Identity', 'PreventGradient', 'Reshape', 'Reverse', 'ReverseV2'),
+    *('Slice', 'Snapshot', 'Squeeze', 'StopGradient', 'StridedSlice', 'Tile'),
+    *('Transpose', 'Unpack', 'SplitV'),
+  )
+)
+BRANCHING = frozenset(('Case', 'If', 'StatelessCase', 'StatelessIf'))
+LOOPS = frozenset(('StatelessWhile', 'While'))
+_CALLS = frozenset(('PartitionedCall', 'StatefulPartitionedCall'))
+# TensorFlow's gradient of `tf.math.top_k`, whose indices it has made itself.
+_OF_TOP_K = re.compile(r'/TopKV2(_\d+)?_grad/ScatterNd$')
+# As often as a loop is gone through before its bounds are given up.
+_WIDENED_AFTER = 2
+
+
+class _Value(NamedTuple):
+  """What is known of a tensor.
+
+  Attributes:
+    private: Whether it may be computed from an example.
+    low: Lower bound, of integers.
+    high: Upper bound.
+    shape: Its dimensions, None where they are not known.
+  """
+
+  private: bool
+  low: float = -math.inf
+  high: float = math.inf
+  shape: tuple[int | None, ...] | None = None
+
+
+_Values = Sequence[_Value]
+
+
+def _joined(values: _Values) -> _Value:
+  """What holds of one of several."""
+  return _Value(
+    any(value.private for value in values),
+    min(value.low for value in values),
+    max(value.high for value in values),
+    values[0].shape if len({value.shape for value in values}) == 1 else None,
+  )
+
+
+def _output_shape(node: Any) -> tuple[int | None, ...] | None:
+  shapes = node.attr['_output_shapes'].list.shape
+  if len(shapes) != 1 or shapes[0].unknown_rank:
+    return None
+  return tuple(None if dim.size < 0 else int(dim.size) for dim in shapes[0].dim)
+
+
+def _constant(node: Any) -> _Value:
+  shape = _output_shape(node)
+  array = tf.make_ndarray(node.attr['value'].tensor)
+  if not (array.size and np.issubdtype(array.dtype, np.integer)):
+    return _Value(False, shape=shape)
+  return _Value(False, float(array.min()), float(array.max()), shape)
+
+
+_Bounds = tuple[float, float]
+_ANY: _Bounds = (-math.inf, math.inf)
+
+
+def _of_cast(node: Any, operands: _Values) -> _Bounds:
+  source = tf.as_dtype(node.attr['SrcT'].type)
+  target = tf.as_dtype(node.attr['DstT'].type)
+  low, high = operands[0].low, operands[0].high
+  if source.is_bool:
+    return 0, 1
+  # Not of a float: what is not a number becomes any integer.
+  kept = source.is_integer and target.is_integer
+  return (
+    (low, high) if kept and target.min <= low <= high <= target.max else _ANY
+  )
+
+
+def _of_place(node: Any, operands: _Values) -> _Bounds:
+  """Of the place of a maximum or minimum."""
+  del node
+  shape, axis = operands[0].shape, operands[1]
+  size = None
+  if shape and axis.low == axis.high:
+    size = shape[int(axis.low)]
+  return 0, math.inf if size is None else size - 1
+
+
+def _of_remainder(node: Any, operands: _Values) -> _Bounds:
+  del node
+  divisor = operands[1]
+  return (0, divisor.high - 1) if divisor.low > 0 else _ANY
+
+
+def _of_moved(node: Any, operands: _Values) -> _Bounds:
+  del node
+  return operands[0].low, operands[0].high
+
+
+def _of_one_of(operands: _Values) -> _Bounds:
+  joined = _joined(operands)
+  return joined.low, joined.high
+
+
+def _of_chosen(node: Any, operands: _Values) -> _Bounds:
+  del node
+  condition, *choices = operands
+  return _of_one_of(choices[1:] if condition.high == 0 else choices)
+
+
+def _of_less(node: Any, operands: _Values) -> _Bounds:
+  """0 if it is never true."""
+  del node
+  return (0, 0) if operands[0].low >= operands[1].high else _ANY
+
+
+# (node, its operands) -> bounds of the integers that it gives.
+_BOUNDS: Mapping[str, Callable[[Any, _Values], _Bounds]] = {
+  **dict.fromkeys(_MOVING, _of_moved),
+  'ArgMax': _of_place,
+  'ArgMin': _of_place,
+  'Bucketize': lambda node, _: (0, len(node.attr['boundaries'].list.f)),
+  'Cast': _of_cast,
+  'ConcatV2': lambda _, operands: _of_one_of(operands[:-1]),  # Not the axis.
+  'FloorMod': _of_remainder,
+  'Less': _of_less,
+  'Maximum': lambda _, operands: (
+    max(one.low for one in operands),
+    max(one.high for one in operands),
+  ),
+  'Minimum': lambda _, operands: (
+    min(one.low for one in operands),
+    min(one.high for one in operands),
+  ),
+  'Pack': lambda _, operands: _of_one_of(operands),
+  'Select': _of_chosen,
+  'SelectV2': _of_chosen,
+}
+
+
+def _is_integer(node: Any) -> bool:
+  """Whether an op computes with integers, as far as its attributes tell."""
+  for name in ('T', 'Tparams', 'DstT'):
+    if number := node.attr[name].type:
+      return bool(tf.as_dtype(number).is_integer)
+  return False
+
+
+def _bounds(node: Any, operands: _Values) -> _Bounds:
+  # Comparisons with what is not a number bound nothing.
+  places = ('ArgMax', 'ArgMin', 'Bucketize')
+  if node.op in places or (node.op in _BOUNDS and _is_integer(node)):
+    return _BOUNDS[node.op](node, operands)
+  return _ANY
+
+
+class _Graph:
+  """A graph whose values are followed, with its functions.
+
+  Attributes:
+    reached: The types of the ops that an example has reached so far.
+  """
+
+  def __init__(self, name: str, graph_def: tf.compat.v1.GraphDef):
+    self._name = name
+    self.reached: set[str] = set()
+    self._functions = {
+      function.signature.name: function
+      for function in graph_def.library.function
+    }
+
+  def refuse(self, node: Any, why: str) -> None:
+    raise ValueError(
+      f'{self._name} must compute with any values, for a round that fails on an'
+      f' example shows it to everybody, got the op {node.op} ({node.name}),'
+      f' {why}'
+    )
+
+  def follow(
+    self, nodes: Collection[Any], given: Mapping[str, _Value]
+  ) -> Callable[[str], _Value]:
+    """Follows values through the nodes of a graph or of a function.
+
+    Args:
+      nodes: The nodes.
+      given: What is known of its arguments, by name.
+
+    Returns:
+      What is known of a tensor, by its name.
+    """
+    by_name = {node.name: node for node in nodes}
+    found: dict[str, list[_Value]] = {}
+
+    def value(tensor: str) -> _Value:
+      name, *place = tensor.split(':')
+      if name in given:
+        return given[name]
+      if name not in found:  # Not in the order of their computation.
+        settle(by_name[name])
+      values = found[name]
+      # What is known of an op is known of all that it gives.
+      return values[int(place[-1]) if place and len(values) > 1 else 0]
+
+    def settle(node: Any) -> None:
+      if node.name not in found and node.name not in given:
+        operands = [value(one) for one in node.input if one[0] != '^']
+        found[node.name] = self._results(node, operands)
+
+    for node in nodes:
+      settle(node)
+    return value
+
+  def _call(self, name: str, arguments: _Values) -> list[_Value]:
+    function = self._functions[name]
+    value = self.follow(
+      function.node_def,
+      dict(
+        zip(
+          (argument.name for argument in function.signature.input_arg),
+          arguments,
+          strict=True,
+        )
+      ),
+    )
+    return [
+      value(function.ret[result.name])
+      for result in function.signature.output_arg
+    ]
+
+  def _results(self, node: Any, operands: _Values) -> list[_Value]:
+    if node.op in self._functions:
+      return self._call(node.op, operands)
+    if node.op in _CALLS:
+      return self._call(node.attr['f'].func.name, operands)
+    if node.op in BRANCHING | LOOPS and any(one.private for one in operands):
+      self.reached.add(node.op)
+    if node.op in BRANCHING:
+      return self._branches(node, operands)
+    if node.op in LOOPS:
+      return self._loop(node, operands)
+    if node.op == 'Const':
+      return [_constant(node)]
+    private = any(operand.private for operand in operands)
+    if private and node.op not in _OF_SHAPES:
+      self.reached.add(node.op)
+      self._check(node, operands)
+    private = private and node.op not in _OF_SHAPES
+    return [_Value(private, *_bounds(node, operands), _output_shape(node))]
+
+  def _branches(self, node: Any, operands: _Values) -> list[_Value]:
+    names = [
+      node.attr[name].func.name
+      for name in ('then_branch', 'else_branch')
+      if name in node.attr
+    ]
+    names += [one.name for one in node.attr['branches'].list.func]
+    chosen, *arguments = operands
+    results = [self._call(name, arguments) for name in names]
+    return [
+      joined._replace(private=joined.private or chosen.private)
+      for joined in map(_joined, zip(*results, strict=True))
+    ]
+
+  def _loop(self, node: Any, operands: _Values) -> list[_Value]:
+    values, repeated = list(operands), 0
+    while True:
+      (going_on,) = self._call(node.attr['cond'].func.name, values)
+      after = self._call(node.attr['body'].func.name, values)
+      new = [_joined(pair) for pair in zip(values, after, strict=True)]
+      if going_on.private:  # How often is told by what is counted.
+        new = [value._replace(private=True) for value in new]
+      repeated += 1
+      if repeated > _WIDENED_AFTER:
+        new = [
+          one
+          if (one.low, one.high) == (old.low, old.high)
+          else one._replace(low=-math.inf, high=math.inf)
+          for one, old in zip(new, values, strict=True)
+        ]
+      if new == values:
+        return new
+      values = new
+
+  def _check(self, node: Any, operands: _Values) -> None:
+    """Checks an op that an example reaches."""
+    op = node.op
+    if op in _INDEXING:
+      self._check_index(node, operands)
+    elif op in _OF_INTEGERS:
+      divisor = operands[1]
+      if _is_integer(node) and divisor.private:
+        fits = divisor.low >= 0 if op == 'Pow' else divisor.low > 0
+        if not fits:
+          self.refuse(
+            node, 'of integers, whose second operand may be 0 or negative'
+          )
+    elif _OF_TOP_K.search(node.name) and op == 'ScatterNd':
+      pass
+    elif op in _PUBLIC_OPERANDS:
+      for place in _PUBLIC_OPERANDS[op]:
+        if operands[place].private:
+          self.refuse(
+            node,
+            'whose size, axis or place is computed from an example: tf.one_hot'
+            ' takes any index, and tf.gather one that is clipped',
+          )
+    elif op not in _TOTAL:
+      self.refuse(node, 'which is not known to take any values')
+
+  def _check_index(self, node: Any, operands: _Values) -> None:
+    place, table = _INDEXING[node.op]
+    index = operands[place]
+    if any(one.private for one in operands[2:]):
+      self.refuse(node, 'whose size or axis is computed from an example')
+    if not index.private:
+      return
+    axis = -1 if node.op == 'SparseSoftmaxCrossEntropyWithLogits' else 0
+    if node.op == 'GatherV2':
+      if operands[2].low != operands[2].high:
+        self.refuse(node, 'whose axis is not known')
+      axis = int(operands[2].low)
+    shape = _output_shape(node) if table is None else operands[table].shape
+    rows = shape[axis] if shape else None
+    if rows is None:
+      self.refuse(node, 'whose number of rows is not known')
+    elif not (index.low >= 0 and index.high <= rows - 1):
+      self.refuse(
+        node,
+        f'whose index may be none of the {rows} rows: clip it once it is an'
+        ' integer, by tf.clip_by_value(tf.cast(index, tf.int32), 0, rows - 1)',
+      )
+
+
+def check(
+  name: str, graph: tf.Graph, private: Sequence[tf.Tensor]
+) -> frozenset[str]:
+  """Checks that no values of an example make a graph fail.
+
+  Args:
+    name: What the graph is of, for the error.
+    graph: The graph.
+    private: Its placeholders for what an example holds.
+
+  Returns:
+    The types of the ops that compute with what it holds.
+
+  Raises:
+    ValueError: If an op that they reach can fail on them.
+  """
+  graph_def = graph.as_graph_def(add_shapes=True)
+  names = {tensor.op.name for tensor in private}
+  given = {
+    node.name: _Value(node.name in names, shape=_output_shape(node))
+    for node in graph_def.node
+    if node.op == 'Placeholder'
+  }
+  followed = _Graph(name, graph_def)
+  followed.follow(graph_def.node, given)
+  return frozenset(followed.reached)

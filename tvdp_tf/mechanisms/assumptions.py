@@ -1,0 +1,63 @@
+"""What the reader of any mechanism's statement has to grant."""
+
+from typing import Any
+
+from tvdp_tf.learning import features, views
+from tvdp_tf.privacy import noise_distance
+
+
+def of(plan: Any) -> list[str]:
+  """What has to be granted of a run, beyond what its mechanism asks for.
+
+  Args:
+    plan: A `contract.Mechanism`, with the releases to be stated on.
+  """
+  if plan.noise == noise_distance.DISCRETE:
+    drawn = (
+      'the keys of the noise are unpredictable, and so is what ChaCha20 makes'
+      ' of them; nothing is assumed of floating point in the noise'
+    )
+  else:
+    drawn = (
+      'the keys of the noise are unpredictable, and what Philox makes of them'
+      ' is taken for random; noise is computed and added in floating point,'
+      ' whose last bits are taken to tell nothing'
+    )
+  found = [
+    drawn,
+    'the process that trains holds the data of all clients and draws all'
+    ' noise keys: what is promised is promised against who sees what the'
+    ' algorithm sends, not against whoever runs this process',
+    'all settings are public and were not chosen by looking at the data; the'
+    ' test set is public, and so are the weights that training starts from',
+    'other runs on the same data add to this one, unless they share its ledger',
+  ]
+  if plan.settings.features != features.NONE:
+    found.append(features.FEATURES[plan.settings.features].privacy_words)
+  if plan.settings.views != views.NONE:
+    found.append(views.privacy_words(plan.settings.views))
+  if plan.settings.split == 'dirichlet':
+    found.append(
+      'who holds which examples is taken as given: that this simulation deals'
+      ' them out by their labels, all together, is not covered'
+    )
+  if plan.header.unit == 'example':
+    found.append(
+      'an example is not a person: who has several of them, or some with'
+      ' several clients, is protected less'
+    )
+  if not plan.as_planned and plan.header.enforced:
+    found.append(
+      'the run did not go as planned at its start: what is stated as delivered'
+      ' is the target, which the filter proves whatever made it stop or change'
+      if plan.covers_changes
+      else 'the run did not go as planned at its start, and its noise may'
+      ' depend on what was released: what is stated as delivered is no bound'
+    )
+  if not plan._is_ours():
+    found.append(
+      f'mechanism {plan.name} is not one of this library: its sensitivity,'
+      f' and that its releases are as recorded, are claims of'
+      f' {type(plan).__module__}'
+    )
+  return found
