@@ -1,8 +1,10 @@
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import numpy as np
 import tensorflow as tf
@@ -48,6 +50,9 @@ class TraceTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'no such thing'):
       xla_functions.trace(fails, _SPECS)
 
+  @unittest.skipUnless(
+    importlib.util.find_spec('tensorflow_federated'), 'needs TFF'
+  )
   def test_compiled_ahead_and_once(self):
     # What XLA compiles, it writes to files. It reads its flags once.
     code = """
