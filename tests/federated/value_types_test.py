@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -122,6 +123,14 @@ class EagerTest(parameterized.TestCase):
         (result,) = bounded_value.bounded([value], clip)
         norm = np.linalg.norm(result.numpy().astype(np.float64))
         self.assertLessEqual(norm, clip)
+
+  def test_a_scale_that_is_subnormal_is_zero(self):
+    # Some devices keep such numbers, this one may not: a larger one stands in.
+    self.assertEqual(bounded_value._LEAST_SCALE, np.finfo(np.float32).tiny)
+    with mock.patch.object(bounded_value, '_LEAST_SCALE', 0.5):
+      for length, expected in ((1.9, 1.0), (2.1, 0.0)):
+        (result,) = bounded_value.bounded([tf.constant([length])], 1.0)
+        np.testing.assert_allclose(result, [expected], rtol=1e-5)
 
 
 if __name__ == '__main__':

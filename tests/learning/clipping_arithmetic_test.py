@@ -94,6 +94,18 @@ class ScalesTest(parameterized.TestCase):
       expected = np.minimum(norms * clip, clip)
       np.testing.assert_allclose(lengths, expected, rtol=1e-6)
 
+  def test_a_factor_that_is_subnormal_is_zero(self):
+    # Some devices keep such numbers, this one may not: a larger one stands in.
+    self.assertEqual(clipping._LEAST_FACTOR, np.finfo(np.float32).tiny)
+    with mock.patch.object(clipping, '_LEAST_FACTOR', 0.5):
+      used, factors = clipping.scales(
+        tf.constant([1.0, 4.1, 3.9], tf.float64),
+        tf.constant([True] * 3),
+        tf.constant(1.0, tf.float64),
+      )
+    np.testing.assert_array_equal(used, [True] * 3)
+    np.testing.assert_allclose(factors, [1, 0, 3.9**-0.5], rtol=1e-6)
+
   def test_who_is_absent_or_not_finite_does_not_count(self):
     used, factors = clipping.scales(
       tf.constant([1.0, 1.0, np.inf, np.nan], tf.float64),

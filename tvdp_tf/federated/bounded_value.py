@@ -7,6 +7,7 @@ import tensorflow as tf
 # Products rounded in float32 must not carry a value past its bound. A single
 # rounding to less than float32 is more than this margin.
 _ROUNDING = 1 - 1e-6
+_LEAST_SCALE = 2.0**-126
 _DTYPES = (tf.float32, tf.float64)
 
 
@@ -77,5 +78,7 @@ def bounded(
   if l2_norm_clip is not None:
     limit = tf.cast(l2_norm_clip, tf.float64) * _ROUNDING
     scale = limit / tf.maximum(norm, limit)
+    # A subnormal float32 is rounded by more than that, where it is kept at all.
+    scale = chosen(scale >= _LEAST_SCALE, scale, tf.zeros_like(scale))
     tensors = [tensor * tf.cast(scale, tensor.dtype) for tensor in tensors]
   return zero_unless(tf.math.is_finite(norm), tensors)

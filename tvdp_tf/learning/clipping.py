@@ -73,6 +73,7 @@ _ITERATIONS_AT_ONCE = 1
 
 # A factor rounded to float32 must not grow.
 _ROUNDED_DOWN = 1 - 2.0**-22
+_LEAST_FACTOR = 2.0**-126
 
 
 # What makes TensorFlow or its libraries compute float32 with fewer bits, and
@@ -199,6 +200,9 @@ def scales(
   used = tf.logical_and(present, tf.math.is_finite(squares))
   factors = clip / tf.maximum(tf.sqrt(squares), clip) * _ROUNDED_DOWN
   factors = tf.where(used, factors, tf.zeros_like(factors))
+  # A subnormal float32 is rounded by more than that, where it is kept at all.
+  normal = factors >= _LEAST_FACTOR
+  factors = tf.where(normal, factors, tf.zeros_like(factors))
   return used, tf.cast(factors, tf.float32)
 
 
