@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 import pathlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -109,6 +110,9 @@ def describe(results: Mapping[str, training.TrainingResult]) -> str:
     )
   if any('*' in line for line in lines):
     lines.append('* if the sensitivity held that it rests on, which does not')
+  if len(results) > 1:
+    words = report.together([result.statement for result in results.values()])
+    lines += textwrap.wrap(words, 79)
   return '\n'.join(lines)
 
 

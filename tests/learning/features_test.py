@@ -1,3 +1,4 @@
+import functools
 import pathlib
 import unittest
 from typing import Any
@@ -144,6 +145,8 @@ class OwnFeaturesTest(absltest.TestCase):
       ValueError, 'a name of their own, got .<lambda'
     ):
       features.register(lambda x: x)
+    with self.assertRaisesRegex(ValueError, "a name of their own, got ''"):
+      features.register(functools.partial(np.ravel))
 
   def test_a_state_is_found(self):
     name = features.register(counted)

@@ -6,9 +6,10 @@ ball that the parameters are projected to, whatever the data.
 
 import json
 import pathlib
+from unittest import mock
 
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.training import settings as settings_lib
@@ -48,7 +49,34 @@ class Ball(mechanisms.Mechanism):
     )
 
 
-class OwnMechanismTest(absltest.TestCase):
+class Careless(Ball):
+  """Its author has written a statement from scratch."""
+
+  name = 'careless'
+  epsilon = 8.0
+
+  def statement(self):
+    return privacy.PrivacyStatement(
+      target_epsilon=self.settings.epsilon,
+      delta=self.settings.delta,
+      claimed_epsilon=self.settings.epsilon,
+      delivered={'server': {'exact': self.epsilon}},
+      unit='user',
+      adjacency=self.adjacency,
+      assumptions=('mine',),
+      holds=True,
+      reason='I say so',
+      view='server',
+      sensitivity=self._rule,
+    )
+
+
+class TooLittle(Careless):
+  name = 'too_little'
+  epsilon = 0.1
+
+
+class OwnMechanismTest(parameterized.TestCase):
   def test_trains_under_a_guarantee_that_holds(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     settings = settings_lib.TrainingSettings(
@@ -66,6 +94,7 @@ class OwnMechanismTest(absltest.TestCase):
     )
     audit = privacy.audit_ledger(folder / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
+    self.assertRegex(audit.reason, '_test claims: nothing of it is proven here')
     # As far as is known: it is the author's claim, and the noise has a tail.
     self.assertIn('own_mechanism_test claims', audit.runs[0].run.sensitivity)
     self.assertGreater(audit.runs[0].run.noise_distance, 0)
@@ -76,6 +105,60 @@ class OwnMechanismTest(absltest.TestCase):
     settings_lib.TrainingSettings(mechanism='ball')
     with self.assertRaisesRegex(ValueError, 'a name of its own'):
       settings_lib.TrainingSettings(mechanism=type('Other', (Ball,), {}))
+
+  @parameterized.parameters(
+    (Careless, None, True, 'I say so'),
+    (Careless, 1, False, 'the noise is reproducible from --seed'),
+    (
+      TooLittle,
+      None,
+      False,
+      r'it states epsilon = 0\.1\d*, and its ledger has ',
+    ),
+  )
+  def test_a_statement_of_ones_own_leaves_nothing_out(
+    self, mechanism, seed, holds, reason
+  ):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    settings = settings_lib.TrainingSettings(
+      mechanism=mechanism,
+      epsilon=8.0,
+      delta=0.3,
+      rounds=2,
+      users=4,
+      users_per_round=4,
+      local_steps=1,
+      seed=seed,
+    )
+    result = train.train(settings, folder)
+    self.assertEqual(result.statement.holds, holds)
+    self.assertRegex(result.statement.reason, f'^{reason}')
+    written = json.loads((folder / 'privacy.json').read_text())
+    self.assertEqual(written['holds'], holds)
+    words = '\n'.join(written['assumptions'])
+    self.assertStartsWith(words, 'mine\n')
+    for text in (
+      'the process that trains holds the data of all clients',
+      'all that clients send, are claims of',
+      'WARNING: delta = 0.3 is at least 1/n',
+    ):
+      self.assertEqual(words.count(text), 1, text)
+
+  def test_nothing_that_is_shown_tells_what_users_hold(self):
+    """The noise of the mean, beside the signal, would give their weights."""
+    stddevs = []
+    for sizes in ([10, 10], [400, 10]):
+      fed = mock.Mock(examples_per_user=np.array(sizes), num_parameters=5)
+      settings = settings_lib.TrainingSettings(
+        mechanism=Ball, users=2, users_per_round=2, rounds=2
+      )
+      plan = Ball(settings, fed)
+      releases = mechanisms.Round(
+        1, np.array([0, 1]), np.ones(2), 3.0, np.ones(2)
+      )
+      stddevs.append(plan.mean_noise_stddev(releases))
+    self.assertEqual(*stddevs)
+    self.assertAlmostEqual(stddevs[0], 3.0 / np.sqrt(2))
 
 
 if __name__ == '__main__':

@@ -258,6 +258,13 @@ class WordsTest(ReportTestCase):
     self.assertEqual(self._verdict(plan(self.folder))[0], statement().verdict)
     self.assertEqual(self._verdict(comparison(self.folder))[0], '1 OF 2 HOLD')
 
+  def test_what_several_runs_tell_together(self):
+    one, other = statement(), statement(holds=False, reason='of this')
+    target = report.statement_lib.format_epsilon(2 * one.target_epsilon)
+    self.assertIn(f'epsilon = {target} at delta', report.together([one, one]))
+    self.assertIn('has no guarantee', report.together([one, other]))
+    self.assertIn('has no guarantee to face', comparison(self.folder))
+
   def test_what_does_not_hold_promises_nothing(self):
     words = Page(
       run(self.folder, statement(holds=False, reason='of this'))

@@ -179,6 +179,12 @@ class ReportTest(parameterized.TestCase):
     self.assertIn('Verdict: HOLDS', text)
     self.assertRegex(text, rf'\n  noise +{noise};')
 
+  def test_any_cohort_of_secret_draws(self):
+    report = _report(mechanism='central', users=12, users_per_round=5, rounds=4)
+    self.assertTrue(report.statement.holds, report.statement.reason)
+    self.assertEmpty(report.correlated)  # It takes turns of everybody.
+    self.assertNotIn('correlated', planning_text.describe(report))
+
   def test_a_seeded_run_is_a_simulation(self):
     report = _report(mechanism='gradient', seed=1)
     self.assertFalse(report.statement.holds)

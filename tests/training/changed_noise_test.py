@@ -146,6 +146,8 @@ class InterruptedTest(ChangedNoiseTestCase):
     self.assertTrue(audit.holds, audit.reason)
     self.assertTrue(audit.noise_recurs)
     self.assertLessEqual(audit.worst_epsilon, 50)
+    # Its times tell how many were drawn.
+    self.assertEqual(self.run_dir.stat().st_mode & 0o777, 0o700)
 
   def test_rounds_numbered_as_planned_are_not_the_plan(self):
     self.interrupt(2)

@@ -306,7 +306,7 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   Raises:
     ValueError: If another function has the name.
   """
-  name = function.__name__
+  name = getattr(function, '__name__', '')  # Not everything callable has one.
 
   def compute(examples):
     return np.stack([np.asarray(function(x), np.float32) for x in examples])

@@ -85,7 +85,7 @@ def _integers(path: pathlib.Path, least: int) -> np.ndarray:
     )
   if found.min() < least:
     raise errors.DatasetUnavailableError(
-      f'{path} must hold integers of at least {least}, got {found.min()}'
+      f'{path} must hold integers of at least {least}, got smaller ones'
     )
   return found
 
@@ -127,7 +127,7 @@ def load(
   if train_labels.max() >= num_classes:
     raise errors.DatasetUnavailableError(
       f'{place}/train_labels.npy must hold labels below {num_classes}, as those'
-      f' of the test set are, got {train_labels.max()}'
+      ' of the test set are, got larger ones'
     )
   return train, train_labels, test[:], test_labels, num_classes
 

@@ -269,8 +269,9 @@ class Central(contract.Mechanism):
       }
       who = (
         'who was drawn in which round stays a secret of the server, and so '
-        "does this run's folder, whose times tell how many were drawn: users "
-        f'are drawn independently with probability {settings.sampling_rate:g}'
+        "does this run's folder and what this command prints, whose times tell "
+        'how many were drawn: users are drawn independently with probability'
+        f' {settings.sampling_rate:g}'
       )
     else:
       view = 'outsider who knows the cohorts, worst user'

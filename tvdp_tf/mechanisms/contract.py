@@ -17,7 +17,7 @@ from scipy import sparse
 
 from tvdp_tf import errors, privacy
 from tvdp_tf.learning import participation, views
-from tvdp_tf.mechanisms import assumptions as assumptions_lib
+from tvdp_tf.mechanisms import statements
 from tvdp_tf.mechanisms.interfaces import GraphMechanism, Population, Round
 from tvdp_tf.privacy import calibration, ledger, noise_distance, sensitivity
 from tvdp_tf.privacy import spending as spending_lib
@@ -264,7 +264,7 @@ class Mechanism(abc.ABC):
     """
     formula, proven = self.sensitivity_on_record
     if not self._is_ours():
-      formula += f', as {type(self).__module__} claims'
+      formula = ledger.claimed(formula, type(self).__module__)
     return ledger.LedgerRun(
       mechanism=self.settings.mechanism,
       sensitivity=formula,
@@ -387,14 +387,17 @@ class Mechanism(abc.ABC):
     """Standard deviation of the noise in each parameter of the round's mean.
 
     Computed from what is public; see `metrics.signal_to_noise`. Here every
-    upload has the round's noise.
+    upload has the round's noise. What users hold is theirs: in a mechanism of
+    your own that protects them they all have one weight.
     """
     weights = self._weights(releases.clients)
+    if self.unit == 'user' and not self._is_ours():
+      weights = np.full(len(weights), 1 / max(1, len(weights)))
     return releases.noise_stddev * float(np.linalg.norm(weights))
 
   @abc.abstractmethod
   def statement(self) -> privacy.PrivacyStatement:
-    """The statement on all releases of the history."""
+    """The statement on all releases of the history; see `statements.of`."""
 
   def worst_epsilon(self) -> float:
     """Epsilon of the client that has spent most; view of the server."""
@@ -457,7 +460,11 @@ class Mechanism(abc.ABC):
       delivered=views,
       unit=self.unit,
       adjacency=self.adjacency,
-      assumptions=(*assumptions, *assumptions_lib.of(self), *self._warnings()),
+      assumptions=(
+        *assumptions,
+        *statements.assumptions(self),
+        *self._warnings(),
+      ),
       holds=holds,
       reason=reason,
       view=view,

@@ -378,6 +378,22 @@ def write_plan(
   files.write_text(folder / REPORT, content)
 
 
+def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
+  """What several runs on the same users tell together, in a sentence."""
+  if not all(said.holds for said in statements):
+    return (
+      'Each verdict is of one run alone. All runs are of the same users: who'
+      ' sees all of them has no guarantee to face.'
+    )
+  number = statement_lib.format_epsilon
+  return (
+    'Each verdict is of one run alone. All runs are of the same users: against'
+    ' who sees all of them, what holds is their sum, epsilon ='
+    f' {number(math.fsum(said.target_epsilon for said in statements))} at delta'
+    f' = {number(math.fsum(said.delta for said in statements))}.'
+  )
+
+
 def write_comparison(
   folder: pathlib.Path,
   runs: Mapping[str, tuple[privacy.PrivacyStatement, float, float]],
@@ -419,6 +435,11 @@ def write_comparison(
     ),
     html_page.section(
       'What is claimed and what is delivered',
+      *(
+        [html_page.paragraph(together([said for said, *_ in runs.values()]))]
+        if len(runs) > 1
+        else []
+      ),
       html_page.table(
         'Each run, after its last round',
         (

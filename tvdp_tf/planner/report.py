@@ -12,6 +12,7 @@ from typing import Any
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.learning import datasets, participation
+from tvdp_tf.mechanisms import statements
 from tvdp_tf.planner import best_schedule, correlated, simulation
 from tvdp_tf.planner import bound as planning_bound
 from tvdp_tf.planner import pilot as planning_pilot
@@ -340,7 +341,7 @@ def make_report(
     settings=settings,
     population=population,
     simulation=sim,
-    statement=sim.mechanism.statement(),
+    statement=statements.of(sim.mechanism),
     noise=calibrated_noise(settings, population, sim),
     objective=objective,
     optimal=optimal,
@@ -371,6 +372,8 @@ def _correlated(
   mechanism = sim.mechanism
   if not mechanism.shares_noise or mechanism.sums_securely:
     return ()
+  if settings.users % settings.users_per_round:
+    return ()  # It is compared with balanced participation.
   cohorts = participation.BalancedParticipation(
     settings.users, settings.users_per_round, 0
   )

@@ -85,8 +85,8 @@ class LedgerHeader:
     sampling: 'none': a client is charged for the releases it takes part in.
       'poisson': every round is charged to every client at its run's sampling
       rate, whoever was drawn. That needs user-level privacy, noise that is
-      fixed when its run begins, and a draw that stays secret; and then so must
-      the ledger, which says who was drawn.
+      fixed when its run begins, and a draw that stays secret: the ledger names
+      nobody.
     enforced: Whether a release that overspends is refused, or only recorded.
     data: Whose data the clients' are and how they were dealt out, in words that
       are public: no digest of the data. Empty where it is not told; then the
@@ -167,6 +167,14 @@ class LedgerHeader:
       )
 
 
+_CLAIM = re.compile(r', as (.+) claims$')
+
+
+def claimed(sensitivity: str, by: str) -> str:
+  """A `LedgerRun.sensitivity` that is not this library's, and who claims it."""
+  return f'{sensitivity}, as {by} claims'
+
+
 @dataclasses.dataclass(frozen=True)
 class LedgerRun:
   """What one run's numbers mean; on record before its first release.
@@ -225,6 +233,12 @@ class LedgerRun:
     }
     for name, value in frozen.items():
       object.__setattr__(self, name, value)
+
+  @property
+  def claimed_by(self) -> str:
+    """Who claims the sensitivity, where it is not this library; or empty."""
+    found = _CLAIM.search(self.sensitivity)
+    return found[1] if found else ''
 
   def check(self, header: LedgerHeader):
     """Whether the run can stand in a ledger with that header.

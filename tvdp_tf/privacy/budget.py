@@ -14,6 +14,7 @@ later. Whether the noise is really there, and is what its multiplier says, is up
 to the loop.
 """
 
+import dataclasses
 import hashlib
 import os
 import secrets
@@ -84,11 +85,17 @@ class Budget:
       noise='as the loop draws it',
       settings_digest=hashlib.sha256(repr(header).encode()).hexdigest(),
     )
+    run = dataclasses.replace(
+      run, sensitivity=ledger.claimed(sensitivity, 'its author')
+    )
     if os.path.exists(path):
       self._ledger = ledger.PrivacyLedger.open(path, header)
       found = self._ledger.runs[0]
-      claimed = (run.sensitivity, run.sensitivity_proven)
-      if (found.sensitivity, found.sensitivity_proven) != claimed:
+      if (
+        # Older ones do not say whose claim it is.
+        found.sensitivity not in (sensitivity, run.sensitivity)
+        or found.sensitivity_proven != sensitivity_proven
+      ):
         self.close()
         raise ledger.LedgerError(
           f'{os.fspath(path)}: its sensitivity is {found.sensitivity!r},'

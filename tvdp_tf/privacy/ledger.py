@@ -55,7 +55,12 @@ from tvdp_tf.privacy import (
   _released,
 )
 from tvdp_tf.privacy._chained_file import LedgerError
-from tvdp_tf.privacy._ledger_format import LedgerHeader, LedgerRecord, LedgerRun
+from tvdp_tf.privacy._ledger_format import (
+  LedgerHeader,
+  LedgerRecord,
+  LedgerRun,
+  claimed,
+)
 from tvdp_tf.privacy._ledger_state import BudgetExceededError, NoiseReuseError
 from tvdp_tf.privacy._released import release_id
 
@@ -67,6 +72,7 @@ __all__ = [
   'LedgerRun',
   'NoiseReuseError',
   'PrivacyLedger',
+  'claimed',
   'laplace_epsilon_of_release',
   'read_header',
   'release_id',

@@ -115,7 +115,17 @@ class LedgerAudit:
   @property
   def reason(self) -> str:
     """Why the target is proven or not, in one sentence."""
-    return '; '.join(self._faults()) or (
+    if faults := self._faults():
+      return '; '.join(faults)
+    if authors := sorted(
+      {*(share.run.claimed_by for share in self.runs)} - {''}
+    ):
+      return (
+        'no client is above the target, if every release is on record with its'
+        f' noise and has the sensitivity on record, as {", ".join(authors)}'
+        ' claims: nothing of it is proven here'
+      )
+    return (
       'every release is on record, with noise that nobody can reproduce, on'
       ' what has a proven sensitivity; and no client is above the target'
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvdp_tf import mechanisms, privacy
+from tvdp_tf.mechanisms import statements
 from tvdp_tf.output import drawing_process, files, report
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import (
@@ -66,7 +67,10 @@ class Results:
       # A run with a seed may have stopped before it had repeated them all.
       for past in self._recorder.charged()[len(self._plan.history) :]:
         self._plan.take(past)
-      self._statement = self._plan.statement()
+      alone = len(self._ledger.runs) == 1
+      self._statement = statements.of(
+        self._plan, self._ledger.worst_epsilon() if alone else 0.0
+      )
       if self._selection is not None:
         self._statement = self._selection.statement(
           self._statement,

@@ -82,7 +82,7 @@ def create(
   """Creates the folder, and begins the run in its ledger.
 
   In it are `config.json`, `metrics.csv`, empty, and unless the run joins
-  another, a ledger.
+  another, a ledger. With secret sampling its owner alone may open it.
 
   Args:
     path: The folder.
@@ -110,6 +110,8 @@ def create(
       else:
         with ledger.PrivacyLedger.open(join, header, shared=True) as shared:
           shared.join(run)
+    if header.sampling != 'none':
+      path.chmod(0o700)  # The times in it tell how many were drawn.
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
 

@@ -326,6 +326,29 @@ class VerdictTest(absltest.TestCase):
     self.assertTrue(broken_audit.refuted)
     self.assertIn('verdict: REFUTED: ', report.describe(broken_audit))
 
+  def test_says_what_was_not_looked_at_and_what_could_not_be_shown(self):
+    found = _sound_audit()
+    text = report.verdict(found)
+    unable = '; so few guesses and trials could not have refuted the noise'
+    self.assertFalse(found.could_refute)
+    self.assertEndsWith(text, f'no pair moves the clipped mean too far{unable}')
+
+    def replaced(**changes):
+      bound = dataclasses.replace(found.one_run.bound, **changes)
+      one_run = dataclasses.replace(found.one_run, bound=bound)
+      return dataclasses.replace(found, one_run=one_run)
+
+    self.assertTrue(replaced(canaries=999, guesses=999).could_refute)
+    self.assertFalse(replaced(canaries=999, guesses=9).could_refute)
+    able = replaced(canaries=999, guesses=999)
+    self.assertEqual(report.verdict(able), text.removesuffix(unable))
+    assert found.pair_bound is not None
+    pairs = dataclasses.replace(found.pair_bound, trials=10_000)
+    self.assertTrue(dataclasses.replace(found, pair_bound=pairs).could_refute)
+    search = dataclasses.replace(found.search, worst=None)
+    blind = dataclasses.replace(found, search=search)
+    self.assertIn('promised, and no pair was looked at', report.verdict(blind))
+
 
 class SettingsTest(parameterized.TestCase):
   @parameterized.parameters(

@@ -15,6 +15,7 @@ from tvdp_tf import _validate, errors, mechanisms, privacy, runtimes
 from tvdp_tf.attacks import membership
 from tvdp_tf.attacks.membership_game import settings as membership_settings
 from tvdp_tf.learning import datasets, evaluation, models, participation
+from tvdp_tf.mechanisms import statements
 from tvdp_tf.training import federation, sweep
 from tvdp_tf.training import settings as settings_lib
 
@@ -133,7 +134,7 @@ def _coins(
 def _statement(plan: mechanisms.Mechanism) -> privacy.PrivacyStatement:
   """The statement, had the noise of the releases been drawn without a seed."""
   plan.settings = dataclasses.replace(plan.settings, seed=None)
-  return plan.statement()
+  return statements.of(plan)
 
 
 class Games:

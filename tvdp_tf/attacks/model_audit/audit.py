@@ -210,6 +210,27 @@ class ModelAudit:
   seconds: float
 
   @property
+  def could_refute(self) -> bool:
+    """Whether, without an error, guesses or trials show more than is promised.
+
+    The pairs' movement apart, which needs no noise.
+    """
+    found = self.one_run.bound
+    best = one_run.epsilon_lower_bound(
+      found.guesses,
+      *(found.guesses, found.canaries, found.delta, found.confidence),
+    )
+    if best.epsilon_lower_bound > self.one_run.claimed:
+      return True
+    pairs = self.pair_bound
+    return pairs is not None and (
+      lower_bound.largest_lower_bound(
+        pairs.trials, pairs.delta, pairs.confidence
+      )
+      > self.settings.training.epsilon
+    )
+
+  @property
   def refuted(self) -> bool:
     """Whether anything shows more than is promised."""
     return bool(self.refutations)

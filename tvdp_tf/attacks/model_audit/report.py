@@ -223,10 +223,18 @@ def verdict(found: audit_lib.ModelAudit) -> str:
     found.one_run.bound.epsilon_lower_bound
   )
   claimed = statement.format_epsilon(found.one_run.claimed)
-  return (
-    f'consistent: epsilon >= {shown} is shown, {claimed} is promised, and no '
-    f'pair moves the {found.settings.moved[0]} too far'
+  pairs = (
+    'no pair was looked at'
+    if found.search.worst is None
+    else f'no pair moves the {found.settings.moved[0]} too far'
   )
+  text = (
+    f'consistent: epsilon >= {shown} is shown, {claimed} is promised, and'
+    f' {pairs}'
+  )
+  if not found.could_refute:
+    text += '; so few guesses and trials could not have refuted the noise'
+  return text
 
 
 def _seen(training: settings_lib.TrainingSettings) -> str:

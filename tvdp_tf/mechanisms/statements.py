@@ -1,12 +1,55 @@
-"""What the reader of any mechanism's statement has to grant."""
+"""What is stated of any mechanism's run, whoever has written the mechanism.
 
+A class of your own says what its releases deliver. What a reader has to grant,
+and when nothing holds, is added here, where no class leaves it out.
+"""
+
+import dataclasses
 from typing import Any
 
+from tvdp_tf import privacy
 from tvdp_tf.learning import features, views
 from tvdp_tf.privacy import noise_distance
+from tvdp_tf.privacy import statement as statement_lib
+
+# Accounting at another Renyi order, or rounding, is less than that.
+_SAME = 0.99
 
 
-def of(plan: Any) -> list[str]:
+def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
+  """The statement on all releases of a plan's history.
+
+  Args:
+    plan: A `contract.Mechanism`.
+    on_record: What the worst client has spent in it by its ledger, if there is
+      one of this run alone.
+  """
+  found = plan.statement()
+  if plan._is_ours():
+    return found
+  granted = [*assumptions(plan), *plan._warnings()]
+  holds, reason = found.holds, found.reason
+  if holds:
+    holds, reason = plan._verdict(found.epsilon, reason)
+  if holds and found.epsilon < _SAME * on_record:
+    holds = False
+    number = statement_lib.format_epsilon
+    reason = (
+      f'it states epsilon = {number(found.epsilon)}, and its ledger has'
+      f' {number(on_record)} on record'
+    )
+  return dataclasses.replace(
+    found,
+    holds=holds,
+    reason=reason,
+    assumptions=(
+      *found.assumptions,
+      *(words for words in granted if words not in found.assumptions),
+    ),
+  )
+
+
+def assumptions(plan: Any) -> list[str]:
   """What has to be granted of a run, beyond what its mechanism asks for.
 
   Args:
@@ -57,7 +100,7 @@ def of(plan: Any) -> list[str]:
   if not plan._is_ours():
     found.append(
       f'mechanism {plan.name} is not one of this library: its sensitivity,'
-      f' and that its releases are as recorded, are claims of'
-      f' {type(plan).__module__}'
+      ' and that its releases are as recorded and all that clients send, are'
+      f' claims of {type(plan).__module__}'
     )
   return found
