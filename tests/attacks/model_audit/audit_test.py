@@ -331,7 +331,7 @@ class VerdictTest(absltest.TestCase):
     text = report.verdict(found)
     unable = '; so few guesses and trials could not have refuted the noise'
     self.assertFalse(found.could_refute)
-    self.assertEndsWith(text, f'no pair moves the clipped mean too far{unable}')
+    self.assertEndsWith(text, f'no pair moves the mean too far{unable}')
 
     def replaced(**changes):
       bound = dataclasses.replace(found.one_run.bound, **changes)
