@@ -6,7 +6,8 @@ Every mutant is a copy of the code with one change that takes something from the
 guarantee: a norm without its square root, a filter that lets all pass. The
 tests named with it are run on the copy; a mutant that they do not notice has
 survived, and the exit code is 1. It takes half an hour on two cores. With
-`--only`, the results of the other mutants that the folder holds are kept.
+`--only` or `--new`, the results of the other mutants that the folder holds are
+kept.
 """
 
 import concurrent.futures
@@ -33,6 +34,9 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 _ONLY = flags.DEFINE_string(
   'only', '', 'Run only mutants of files whose path contains this text.'
+)
+_NEW = flags.DEFINE_bool(
+  'new', False, 'Run only mutants that the folder does not hold as noticed.'
 )
 _JOBS = flags.DEFINE_integer('jobs', 2, 'Mutants at a time.')
 
@@ -126,10 +130,14 @@ def run(mutant: mutant_cases.Mutant) -> Result:
   return Result(mutant.path, mutant.before, mutant.after, noticed, by, seconds)
 
 
-def _with_earlier(results: list[Result], folder: pathlib.Path) -> list[Result]:
-  """Results of all mutants: these, and of the others those in the folder."""
+# A mutant's path, before and after.
+_Key = tuple[str, str, str]
+
+
+def _earlier(folder: pathlib.Path) -> dict[_Key, Result]:
+  """The results that the folder holds."""
   path = folder / 'mutants.csv'
-  found: dict[tuple[str, str, str], Result] = {}
+  found: dict[_Key, Result] = {}
   if path.exists():
     with path.open(newline='') as file:
       for row in csv.DictReader(file):
@@ -140,8 +148,14 @@ def _with_earlier(results: list[Result], folder: pathlib.Path) -> list[Result]:
           seconds=float(row['seconds']),
         )
         found[kept[:3]] = kept
+  return found
+
+
+def _with_earlier(results: list[Result], folder: pathlib.Path) -> list[Result]:
+  """Results of all mutants: these, and of the others those in the folder."""
+  found = _earlier(folder)
   found |= {result[:3]: result for result in results}
-  keys = ((m.path, m.before, m.after) for m in mutant_cases.MUTANTS)
+  keys = (mutant[:3] for mutant in mutant_cases.MUTANTS)
   return [found[key] for key in keys if key in found]
 
 
@@ -181,12 +195,17 @@ def main() -> None:
   Raises:
     TrainingFailedError: If one survives.
   """
-  mutants = [m for m in mutant_cases.MUTANTS if _ONLY.value in m.path]
+  folder = pathlib.Path(_OUTPUT_DIR.value)
+  known = {key for key, row in _earlier(folder).items() if row.noticed}
+  mutants = [
+    mutant
+    for mutant in mutant_cases.MUTANTS
+    if _ONLY.value in mutant.path and not (_NEW.value and mutant[:3] in known)
+  ]
   with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as pool:
     results = list(
       tqdm.tqdm(pool.map(run, mutants), total=len(mutants), unit='mutant')
     )
-  folder = pathlib.Path(_OUTPUT_DIR.value)
   _write(_with_earlier(results, folder), folder)
   survived = [row for row in results if not row.noticed]
   for row in survived:

@@ -159,7 +159,7 @@ class KeystreamTest(parameterized.TestCase):
     )
     self.assertFalse(np.array_equal(found, expected))
 
-  @parameterized.parameters(1, 127, 128, 129, 300, 1000)
+  @parameterized.parameters(1000, 1, 127, 128, 129, 300)
   def test_compiled_words_are_in_the_same_order(self, num_blocks):
     # What XLA compiles takes smaller tiles: a key's noise must not tell.
     def words(key, nonce, start):

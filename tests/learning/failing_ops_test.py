@@ -66,6 +66,9 @@ TAKEN = {
   'choice': lambda x: tf.gather(TABLE, tf.where(x > 0, clipped(x), 2)),
   'stack': lambda x: tf.gather(TABLE, tf.stack([clipped(x), clipped(-x)])),
   'function': lambda x: called(lambda i: tf.gather(TABLE, i))(clipped(x)),
+  'rows_of_a_shape': lambda x: tf.math.unsorted_segment_sum(
+    x, clipped(x), tf.shape(TABLE)[0]
+  ),
   'counter': looped(lambda v, i: v * tf.gather(TABLE, i)),
   'one_hot': lambda x: tf.one_hot(integers(x), ROWS),
   'segments': lambda x: tf.math.unsorted_segment_sum(x, clipped(x), ROWS),
@@ -84,6 +87,34 @@ REFUSED = {
   'clipped_as_floats': lambda x: tf.gather(
     TABLE, integers(tf.clip_by_value(x, 0.0, 4.0))
   ),
+  'from_above_alone': lambda x: tf.gather(
+    TABLE, tf.minimum(integers(x), ROWS - 1)
+  ),
+  'from_below_alone': lambda x: tf.gather(TABLE, tf.maximum(integers(x), 0)),
+  # 2^32 - 1 becomes -1.
+  'narrowed': lambda x: tf.gather(
+    TABLE,
+    tf.minimum(
+      tf.cast(tf.maximum(tf.cast(x, tf.int64), 0), tf.int32), ROWS - 1
+    ),
+  ),
+  'remainder_beyond': lambda x: tf.gather(TABLE, integers(x) % (ROWS + 1)),
+  'remainder_of_several': lambda x: tf.gather(
+    TABLE, integers(x) % tf.clip_by_value(integers(x), 1, 9)
+  ),
+  'negative_remainder': lambda x: tf.gather(
+    TABLE, integers(x) % ([ROWS, -ROWS] * 5)
+  ),
+  'place_of_maximum': lambda x: tf.gather(TABLE, tf.argmax(x)),
+  'place_on_another_axis': lambda x: tf.gather(
+    TABLE[:2], tf.argmax(tf.reshape(x, [2, 5]), axis=1)
+  ),
+  'stack': lambda x: tf.gather(
+    TABLE, tf.stack([clipped(x), tf.clip_by_value(integers(x), -1, 4)])
+  ),
+  'second_result': lambda x: tf.gather(
+    TABLE, called(lambda i: (tf.constant(0), i + 1))(integers(x))[1]
+  ),
   'from_the_end': lambda x: tf.gather(
     TABLE, tf.where(clipped(x) < 1, clipped(x) + ROWS, clipped(x))
   ),
@@ -94,6 +125,29 @@ REFUSED = {
   'loop': looped(lambda v, _: tf.gather(TABLE, integers(v))),
   'branch': lambda x: tf.cond(
     x[0] > 0, lambda: tf.gather(TABLE, integers(x)), lambda: tf.zeros([10, 2])
+  ),
+  'chosen': lambda x: tf.gather(
+    TABLE, tf.cond(x[0] > 0, lambda: ROWS, lambda: 0)
+  ),
+  'shapes_of_branches': lambda x: tf.ones_like(
+    tf.cond(x[0] > 0, lambda: tf.concat([x, x], 0), lambda: x)
+  ),
+  'without_end': lambda x: tf.while_loop(
+    lambda v: tf.reduce_any(v > 1), lambda v: [tf.where(v > 1, v / 2, v)], [x]
+  )[0],
+  'zeta': lambda x: tf.math.zeta(
+    tf.cast(x, tf.float64), tf.ones([], tf.float64)
+  ),
+  'crops': lambda x: tf.raw_ops.BatchToSpace(
+    input=tf.reshape(x[:4], [4, 1, 1, 1]),
+    crops=tf.reshape(clipped(x[:4]), [2, 2]),
+    block_size=2,
+  ),
+  'small_places': lambda x: tf.gather(
+    tf.zeros([40_010]),
+    tf.raw_ops.ArgMax(
+      input=tf.tile(x, [4001]), dimension=0, output_type=tf.int16
+    ),
   ),
   'how_often': lambda x: tf.while_loop(
     lambda i, _: tf.cast(i, tf.float32) < x[0],
@@ -109,6 +163,15 @@ REFUSED = {
     ),
     (tf.constant(0), clipped(x)[0], tf.constant(0.0)),
   ),
+  # From one to the next, until it is the index.
+  'passed_on': lambda x: tf.while_loop(
+    lambda i, *_: i < 6,
+    lambda i, a, b, c, d, total: (
+      *(i + 1, b, c, d, integers(x)[0]),
+      total + tf.gather(TABLE, a)[0],
+    ),
+    (*map(tf.constant, [0] * 5), tf.constant(0.0)),
+  ),
   'nd': lambda x: tf.gather_nd(TABLE, integers(x)[:, tf.newaxis]),
   'segments': lambda x: tf.math.unsorted_segment_sum(x, integers(x), ROWS),
   'dropped': lambda x: tf.math.unsorted_segment_sum(
@@ -117,6 +180,7 @@ REFUSED = {
   'sorted_segments': lambda x: tf.math.segment_sum(x, integers(x)),
   'scattered': lambda x: tf.scatter_nd(integers(x)[:, tf.newaxis], x, [ROWS]),
   'divisor': lambda x: 7 // integers(x),
+  'divisor_of_zero': lambda x: 7 // tf.maximum(integers(x), 0),
   'remainder': lambda x: 7 % integers(x),
   'powers': lambda x: tf.pow(2, integers(x)),
   'filled': lambda x: tf.ones([integers(x)[0]]),
@@ -302,6 +366,105 @@ class ModelTest(parameterized.TestCase):
       spec.loss(labels, scores), keras_loss(labels, scores)
     )
     self.assertIs(models.any_label(spec.loss), spec.loss)
+
+
+class StepsTest(parameterized.TestCase):
+  """A user's own steps, after which the weights are private."""
+
+  def check(self, loss, labels=tf.int32):
+    example_independence.check_steps(
+      loss,
+      [np.ones([6, 3], np.float32)],
+      tf.TensorSpec([None, 6], tf.float32),
+      tf.TensorSpec([None], labels),
+      learning_rate=0.1,
+    )
+
+  def test_takes(self):
+    cross_entropy = models.CrossEntropyLoss()
+    self.check(lambda w, x, y: cross_entropy(y, tf.matmul(x, w[0])))
+    # Rows of a table that is learned, and of its gradient.
+    self.check(
+      lambda w, x, y: tf.reduce_sum(
+        tf.gather(w[0], tf.clip_by_value(y, 0, 5)) ** 2
+      )
+    )
+
+  @parameterized.parameters(
+    lambda w, x, y: tf.reduce_sum(w[0] * tf.gather(TABLE, y)[0, 0]),
+    lambda w, x, y: tf.reduce_sum(
+      w[0] * tf.gather(TABLE, integers(w[0][0, 0]))[0]
+    ),
+  )
+  def test_fails_on_what_a_user_holds(self, loss):
+    with self.assertRaisesRegex(
+      ValueError, '^model with its loss must compute .* got the op GatherV2'
+    ):
+      self.check(loss)
+
+  def test_labels_of_another_type(self):
+    def loss(w, x, y):
+      index = tf.cast(tf.clip_by_value(y, 0, 2), tf.int32)
+      return tf.reduce_sum(tf.gather(TABLE[:, 0], index)) * tf.reduce_sum(w[0])
+
+    self.check(loss)
+    with self.assertRaisesRegex(ValueError, 'got the op GatherV2'):
+      self.check(loss, tf.float32)  # Not of a label that is not a number.
+
+  def test_number_of_examples(self):
+    def loss(w, x, y):
+      pairs = tf.reshape(tf.matmul(x, w[0]), [-1, 2, 3])
+      return tf.reduce_sum(pairs[:, 0] * pairs[:, 1])
+
+    with self.assertRaisesRegex(
+      ValueError, '^model must take any number of examples, .* with 1 of them'
+    ):
+      self.check(loss)
+
+
+class LossTest(parameterized.TestCase):
+  def clipped_sum(self, factor):
+    """Of a loss that is linear in the weights, times a number."""
+
+    def loss(weights, features, labels):
+      terms = tf.reduce_sum(weights[0] * features, axis=1)
+      return tf.reduce_mean(terms * tf.stop_gradient(factor(features, labels)))
+
+    return example_independence.example_clipped_sum(
+      *(loss, [np.ones(6, np.float32)]),
+      tf.TensorSpec([None, 6], tf.float32),
+      ROWS,
+      1.0,
+    )
+
+  @parameterized.parameters(
+    lambda features, labels: tf.gather(TABLE[:, 0], labels),
+    lambda features, labels: tf.gather(TABLE[:, 0], integers(features[:, 0])),
+  )
+  def test_that_fails_on_an_example(self, factor):
+    with self.assertRaisesRegex(
+      ValueError, '^model with its loss must compute .* got the op GatherV2'
+    ):
+      self.clipped_sum(factor)
+
+  @parameterized.parameters(
+    lambda features, labels: tf.cond(
+      features[0, 0] > 0.5, lambda: 2.0, lambda: 3.0
+    ),
+    lambda features, labels: tf.while_loop(
+      lambda i, _: i < 3,
+      lambda i, total: (i + 1, total + features[0, 0]),
+      (0, 0.0),
+    )[1],
+    lambda features, labels: tf.roll(features[0], 1, 0)[0],
+    # Public, and out of range.
+    lambda features, labels: tf.math.unsorted_segment_sum(
+      features[0], tf.minimum(tf.range(6) - 1, 1), 2
+    )[0],
+  )
+  def test_that_goes_by_an_example_is_in_a_loop(self, factor):
+    summed = self.clipped_sum(factor)
+    self.assertIn('summed_one_by_one', summed.__qualname__)
 
 
 if __name__ == '__main__':

@@ -36,6 +36,12 @@ def dense_of_rank(rank):
   return sequential(*layers, shape=(3, 2))
 
 
+def convolution_of_rank(rank):
+  """A convolution of images (rank 4, with the batch) or of more at once."""
+  shape = (3, 2, 2, 1)[1 - rank :]
+  return sequential(LAYERS.Conv2D(2, 1), LAYERS.Flatten(), shape=shape)
+
+
 def convolution_in_groups(groups):
   convolution = LAYERS.Conv2D(4, 2, groups=groups)
   return sequential(convolution, LAYERS.Flatten(), shape=(3, 3, 2))
@@ -118,6 +124,7 @@ class NamedLikeCrossEntropy(tf.keras.losses.SparseCategoricalCrossentropy):
 class GhostListTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('rank', dense_of_rank, 3, 2),
+    ('convolution_of_rank', convolution_of_rank, 5, 4),
     ('groups', convolution_in_groups, 2, 1),
     ('type', dense_of_type, 'float64', 'float32'),
     ('policy_alone', reshape_of_type, 'float64', 'float32'),

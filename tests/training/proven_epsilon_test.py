@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import plan_cases
@@ -104,6 +105,14 @@ class ProvenEpsilonTest(parameterized.TestCase):
       stddev = plan.schedule.stddev(m)
       plan.take(plan.round(number, first.clients, stddev))
     self.assertEqual(plan.covers_changes, covered)
+
+  def test_noise_set_anew_depends_on_what_was_released(self):
+    plan = plan_cases.build(**SMALL, mechanism='central', theta=1.0)
+    stddev = plan.schedule.stddev(1)
+    for number, factor in enumerate([1.0, 1.0, 2.0], start=1):
+      self.assertTrue(plan.covers_changes)
+      plan.take(plan.round(number, np.arange(2), factor * stddev))
+    self.assertFalse(plan.covers_changes)
 
   @parameterized.parameters('iid', 'dirichlet')
   def test_a_split_by_labels_is_said_not_to_be_covered(self, split):

@@ -103,6 +103,14 @@ def _local_trainer(
   l2_regularization: float,
 ) -> _Trainer:
   loss_fn = _loss_fn(model)
+  features_spec, labels_spec = model.input_spec
+  example_independence.check_steps(
+    loss_fn,
+    model.initial_weights[0],
+    features_spec,
+    labels_spec,
+    learning_rate=learning_rate,
+  )
 
   def train(weights, batch):
     return local_training.local_steps(
@@ -202,12 +210,13 @@ def clipped_sum(
     return example_independence.clipped_sum(
       model.source, model.keras_loss, example_l2_norm_clip, views_name
     )
-  features_spec, _ = model.input_spec
+  features_spec, labels_spec = model.input_spec
   return example_independence.example_clipped_sum(
     _loss_fn(model),
     model.initial_weights[0],
     features_spec,
     num_labels=2,
+    labels_spec=labels_spec,
     example_l2_norm_clip=example_l2_norm_clip,
     views_name=views_name,
   )

@@ -40,6 +40,7 @@ _OF_CLIENTS = (
 # Intrinsics of TFF whose result is that of a function, or their argument.
 _APPLIES = {'federated_map', 'federated_map_all_equal', 'federated_apply'}
 _EVALUATES = {'federated_eval_at_clients', 'federated_eval_at_server'}
+_ASKS = {'federated_select', 'federated_secure_select'}
 _PASSES_ON = {
   *('federated_zip_at_clients', 'federated_zip_at_server'),
   *('federated_value_at_clients', 'federated_value_at_server'),
@@ -254,6 +255,10 @@ class _Round:
       return argument(frozenset())
     if block.uri in _PASSES_ON:
       return argument
+    if block.uri in _ASKS:
+      # What clients ask for, by its place.
+      _, keys = next(_children(block.type_signature.parameter))
+      self.sent += [leaf[1:] for leaf in _leaves(keys, _part(argument, 0))]
     # All others take values from clients to the server, or are functions.
     self._send(block.type_signature, argument)
     return _tags(argument)

@@ -42,7 +42,10 @@ _IN_A_LOOP = (
   failing_ops.BRANCHING
   | failing_ops.LOOPS
   | frozenset(
-    ('ScatterNd', 'TensorListGetItem', 'TensorListPopBack', 'TensorListStack')
+    (
+      *('Roll', 'ScatterNd', failing_ops.ANY_SEGMENT, 'TensorListGetItem'),
+      *('TensorListPopBack', 'TensorListStack'),
+    )
   )
 )
 # Relative; arithmetic in batches of other sizes rounds otherwise.
@@ -50,14 +53,24 @@ _TOLERANCE = 2e-3
 # A tie of a maximum may fall to either side, but hardly so often.
 _DRAWS = 3
 _HUGE_NORM = 1e4
+# No two of them have a divisor in common.
+_COUNTS = (1, 7, 8, 9, 11)
+
+
+_LABELS = tf.TensorSpec([None], tf.int32)
 
 
 def _hostile_batches(
-  features_spec: tf.TensorSpec, num_labels: int, rng: np.random.Generator
+  features_spec: tf.TensorSpec,
+  num_labels: int,
+  rng: np.random.Generator,
+  labels_spec: tf.TensorSpec = _LABELS,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """(features [n, ...], labels [n]), n = 7 and n = 1."""
+  """(features [n, ...], labels [n, ...]), n = 7 and n = 1."""
   shape = [size or 3 for size in features_spec.shape[1:]]
-  labels = rng.integers(0, num_labels, 7).astype(np.int32)
+  labels = rng.integers(
+    0, num_labels, [7, *(size or 3 for size in labels_spec.shape[1:])]
+  ).astype(labels_spec.dtype.as_numpy_dtype)
   if not features_spec.dtype.is_floating:
     integers = rng.integers(0, 2, [7, *shape])
     plain = integers.astype(features_spec.dtype.as_numpy_dtype)
@@ -144,14 +157,15 @@ def _check_sums(
 
   @tf.function(autograph=False, reduce_retracing=True)
   def both(features, labels):
-    present = tf.ones_like(labels, tf.bool)
+    present = tf.ones([tf.shape(labels)[0]], tf.bool)
     return [
       one(weights, features, labels, present, tf.constant(clip, tf.float64))
       for one in sums
     ]
 
-  spec = tf.TensorSpec([None, *batches[0][0].shape[1:]], batches[0][0].dtype)
-  compare = both.get_concrete_function(spec, tf.TensorSpec([None], tf.int32))
+  compare = both.get_concrete_function(
+    *(tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in batches[0])
+  )
   for features, labels in batches:
     found = [
       np.concatenate([np.ravel(part) for part in parts]).astype(np.float64)
@@ -269,6 +283,7 @@ def example_clipped_sum(
   example_l2_norm_clip: float,
   repeatable_loss_fn: local_training.LossFn | None = None,
   views_name: str = views.NONE,
+  labels_spec: tf.TensorSpec = _LABELS,
 ) -> clipping.ClippedSum:
   """Like `clipped_sum`, for any loss: one example at a time.
 
@@ -282,6 +297,7 @@ def example_clipped_sum(
     example_l2_norm_clip: C_g.
     repeatable_loss_fn: The loss without what is random, for the comparison.
     views_name: A key of `views.VIEWS`.
+    labels_spec: Of a batch of labels, [None, ...].
 
   Raises:
     ValueError: If the loss keeps a state, fails on some examples, or cannot be
@@ -292,7 +308,9 @@ def example_clipped_sum(
   views.check(views_name, features_spec.shape[1:])
   compared = view_gradients.averaged(repeatable_loss_fn or loss_fn, views_name)
   loss_fn = view_gradients.averaged(loss_fn, views_name)
-  traced = _traced_gradient(loss_fn, initial_weights, features_spec)
+  traced = _traced_gradient(
+    loss_fn, initial_weights, features_spec, labels_spec
+  )
   functional.checked_ops('model with its loss', traced.graph.as_graph_def())
   reached = failing_ops.check(
     'model with its loss', traced.graph, traced.graph.inputs[-2:]
@@ -312,7 +330,7 @@ def example_clipped_sum(
         clipped_sum,
         looped,
         _perturbed(initial_weights, rng),
-        _hostile_batches(features_spec, num_labels, rng),
+        _hostile_batches(features_spec, num_labels, rng, labels_spec),
         example_l2_norm_clip,
       )
     )
@@ -336,6 +354,7 @@ def _traced_gradient(
   loss_fn: local_training.LossFn,
   initial_weights: Sequence[np.ndarray],
   features_spec: tf.TensorSpec,
+  labels_spec: tf.TensorSpec,
 ) -> tf.types.experimental.ConcreteFunction:
   """(weights, features [...], label) -> an example's gradient, each part flat.
 
@@ -351,7 +370,7 @@ def _traced_gradient(
     traced = gradient.get_concrete_function(
       [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights],
       tf.TensorSpec(features_spec.shape[1:], features_spec.dtype),
-      tf.TensorSpec([], tf.int32),
+      tf.TensorSpec(labels_spec.shape[1:], labels_spec.dtype),
     )
   except Exception as error:  # Of any kind: it is the model's own code.
     raise ValueError(
@@ -361,3 +380,62 @@ def _traced_gradient(
   if traced.graph.captures:
     raise ValueError('model must use no state but its weights')
   return traced
+
+
+def check_steps(
+  loss_fn: local_training.LossFn,
+  initial_weights: Sequence[np.ndarray],
+  features_spec: tf.TensorSpec,
+  labels_spec: tf.TensorSpec,
+  *,
+  learning_rate: float,
+) -> None:
+  """Checks that a user can train on any data, after any steps.
+
+  Args:
+    loss_fn: Mean loss of a model on a batch.
+    initial_weights: Of the model.
+    features_spec: Of a batch of features, [None, ...].
+    labels_spec: Of a batch of labels, [None, ...].
+    learning_rate: Of the steps.
+
+  Raises:
+    ValueError: If a step cannot be computed, or can fail on what a user holds,
+      of which the weights are made after the first.
+  """
+
+  @tf.function(autograph=False)
+  def step(weights, features, labels):
+    return local_training.gradient_step(
+      *(loss_fn, weights, features, labels),
+      learning_rate=learning_rate,
+      l2_norm_clip=None,
+    )
+
+  try:
+    traced = step.get_concrete_function(
+      [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights],
+      features_spec,
+      labels_spec,
+    )
+  except Exception as error:  # Of any kind: it is the model's own code.
+    raise ValueError(
+      'model must have a gradient for a batch, got '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+  held = traced.graph.inputs[: len(initial_weights) + 2]
+  failing_ops.check('model with its loss', traced.graph, held)
+  # How many examples a user holds may be private as well.
+  for count in _COUNTS:
+    features, labels = (
+      tf.zeros([count, *(size or 3 for size in spec.shape[1:])], spec.dtype)
+      for spec in (features_spec, labels_spec)
+    )
+    try:
+      traced([tf.constant(w) for w in initial_weights], features, labels)
+    except tf.errors.OpError as error:
+      raise ValueError(
+        'model must take any number of examples, for a round that fails on'
+        f" a user's shows it to everybody, got {type(error).__name__} with"
+        f' {count} of them'
+      ) from error

@@ -29,7 +29,7 @@ _TOTAL = frozenset(
     *('Abs', 'Acos', 'Acosh', 'Add', 'AddN', 'AddV2', 'Angle'),
     *('ApproximateEqual', 'Asin', 'Asinh', 'Atan', 'Atan2', 'Atanh', 'AvgPool'),
     *('AvgPool3D', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
-    *('BatchToSpace', 'BesselI0', 'BesselI0e', 'BesselI1', 'BesselI1e'),
+    *('BesselI0', 'BesselI0e', 'BesselI1', 'BesselI1e'),
     *('Betainc', 'BiasAdd', 'BiasAddGrad', 'BiasAddV1', 'BitwiseAnd'),
     *('BitwiseOr', 'BitwiseXor', 'Bucketize', 'Cast', 'Ceil', 'ClipByValue'),
     *('Complex', 'ComplexAbs', 'Conj', 'Conv2D', 'Conv3D', 'Cos', 'Cosh'),
@@ -46,7 +46,7 @@ _TOTAL = frozenset(
     *('Log', 'Log1p', 'LogSoftmax', 'LogicalAnd', 'LogicalNot', 'LogicalOr'),
     *('LowerBound', 'MatMul', 'MatrixDeterminant', 'MatrixDiag'),
     *('MatrixDiagPart', 'MaxPool', 'MaxPool3D', 'MaxPool3DGrad', 'MaxPoolGrad'),
-    *('MaxPoolGradGrad', 'MaxPoolGradV2', 'MaxPoolV2', 'MaxPoolWithArgmax'),
+    *('MaxPoolGradGrad', 'MaxPoolWithArgmax'),
     *('Maximum', 'Minimum', 'Mul', 'MulNoNan', 'Ndtri', 'Neg', 'NextAfter'),
     *('NoOp', 'NotEqual', 'OnesLike', 'Pack', 'PreventGradient', 'Qr', 'Rank'),
     *('Real', 'Reciprocal', 'ReciprocalGrad', 'Relu', 'Relu6', 'Relu6Grad'),
@@ -58,7 +58,7 @@ _TOTAL = frozenset(
     *('SqrtGrad', 'Square', 'SquaredDifference', 'Squeeze', 'StopGradient'),
     *('Sub', 'Svd', 'Tan', 'Tanh', 'TanhGrad', 'TensorListElementShape'),
     *('TensorListLength', 'TensorListPushBack', 'Unpack', 'UpperBound'),
-    *('Xdivy', 'Xlog1py', 'Xlogy', 'ZerosLike', 'Zeta'),
+    *('Xdivy', 'Xlog1py', 'Xlogy', 'ZerosLike'),
   )
 )
 # Where their operands are integers, by what they must not be.
@@ -94,10 +94,8 @@ _PUBLIC_OPERANDS: Mapping[str, tuple[int, ...]] = {
       *('AvgPool3DGrad', 'AvgPoolGrad', 'Concat', 'Conv2DBackpropInput'),
       *('Conv3DBackpropInputV2', 'DepthwiseConv2dNativeBackpropInput'),
       *('Fill', 'RandomStandardNormal', 'RandomUniform', 'Split'),
-      *('StatelessRandomNormal', 'StatelessRandomNormalV2'),
-      *('StatelessRandomUniform', 'StatelessRandomUniformV2'),
-      *('StatelessTruncatedNormal', 'StatelessTruncatedNormalV2'),
-      *('TensorListReserve', 'TruncatedNormal', 'InvertPermutation'),
+      *('StatelessRandomNormal', 'StatelessRandomUniform'),
+      *('StatelessTruncatedNormal', 'TruncatedNormal', 'InvertPermutation'),
     ),
     (0,),
   ),
@@ -114,6 +112,17 @@ _PUBLIC_OPERANDS: Mapping[str, tuple[int, ...]] = {
     ),
     (1, 2),
   ),
+  **dict.fromkeys(
+    (
+      *('StatelessRandomNormalV2', 'StatelessRandomUniformV2'),
+      'StatelessTruncatedNormalV2',
+    ),
+    (0, 3),
+  ),
+  'BatchToSpace': (1,),
+  'MaxPoolGradV2': (3, 4),
+  'MaxPoolV2': (1, 2),
+  'TensorListReserve': (0, 1),
   **dict.fromkeys(
     ('BroadcastArgs', 'BroadcastGradientArgs', 'EmptyTensorList'), (0, 1)
   ),
@@ -152,11 +161,15 @@ _MOVING = frozenset(
     *('Transpose', 'Unpack', 'SplitV'),
   )
 )
+# Among the ops that are reached: sums over segments by indices out of range.
+ANY_SEGMENT = 'UnsortedSegment by any index'
 BRANCHING = frozenset(('Case', 'If', 'StatelessCase', 'StatelessIf'))
 LOOPS = frozenset(('StatelessWhile', 'While'))
 _CALLS = frozenset(('PartitionedCall', 'StatefulPartitionedCall'))
 # TensorFlow's gradient of `tf.math.top_k`, whose indices it has made itself.
 _OF_TOP_K = re.compile(r'/TopKV2(_\d+)?_grad/ScatterNd$')
+# As many integers of a tensor as are followed one by one.
+_FEW = 8
 # As often as a loop is gone through before its bounds are given up.
 _WIDENED_AFTER = 2
 
@@ -169,12 +182,14 @@ class _Value(NamedTuple):
     low: Lower bound, of integers.
     high: Upper bound.
     shape: Its dimensions, None where they are not known.
+    elements: The integers in it, where they are few and known.
   """
 
   private: bool
   low: float = -math.inf
   high: float = math.inf
   shape: tuple[int | None, ...] | None = None
+  elements: tuple[int, ...] | None = None
 
 
 _Values = Sequence[_Value]
@@ -187,6 +202,9 @@ def _joined(values: _Values) -> _Value:
     min(value.low for value in values),
     max(value.high for value in values),
     values[0].shape if len({value.shape for value in values}) == 1 else None,
+    values[0].elements
+    if len({value.elements for value in values}) == 1
+    else None,
   )
 
 
@@ -202,7 +220,26 @@ def _constant(node: Any) -> _Value:
   array = tf.make_ndarray(node.attr['value'].tensor)
   if not (array.size and np.issubdtype(array.dtype, np.integer)):
     return _Value(False, shape=shape)
-  return _Value(False, float(array.min()), float(array.max()), shape)
+  elements = tuple(array.ravel().tolist()) if array.size <= _FEW else None
+  return _Value(False, float(array.min()), float(array.max()), shape, elements)
+
+
+def _elements(node: Any, operands: Sequence[_Value]) -> tuple[int, ...] | None:
+  """The integers that an op gives, of the dimensions of a tensor."""
+  if node.op == 'Shape':
+    sizes = [size for size in operands[0].shape or () if size is not None]
+    every = len(sizes) == len(operands[0].shape or ())
+    return tuple(sizes) if sizes and every else None
+  if node.op in ('Identity', 'Reshape') or (
+    node.op == 'Cast' and tf.as_dtype(node.attr['SrcT'].type).is_integer
+  ):
+    return operands[0].elements
+  if node.op == 'StridedSlice' and node.attr['shrink_axis_mask'].i == 1:
+    known, places = operands[0].elements, operands[1].elements
+    if known and places is not None and len(places) == 1:
+      fits = -len(known) <= places[0] < len(known)
+      return (known[places[0]],) if fits else None
+  return None
 
 
 _Bounds = tuple[float, float]
@@ -224,12 +261,12 @@ def _of_cast(node: Any, operands: _Values) -> _Bounds:
 
 def _of_place(node: Any, operands: _Values) -> _Bounds:
   """Of the place of a maximum or minimum."""
-  del node
   shape, axis = operands[0].shape, operands[1]
-  size = None
-  if shape and axis.low == axis.high:
-    size = shape[int(axis.low)]
-  return 0, math.inf if size is None else size - 1
+  if not shape or axis.low != axis.high:
+    return _ANY
+  size = shape[int(axis.low)]
+  largest = tf.as_dtype(node.attr['output_type'].type or tf.int64).max
+  return _ANY if size is None or size - 1 > largest else (0, size - 1)
 
 
 def _of_remainder(node: Any, operands: _Values) -> _Bounds:
@@ -344,8 +381,13 @@ class _Graph:
       if name not in found:  # Not in the order of their computation.
         settle(by_name[name])
       values = found[name]
-      # What is known of an op is known of all that it gives.
-      return values[int(place[-1]) if place and len(values) > 1 else 0]
+      if len(values) == 1:  # Of an op it is known of all that it gives.
+        return values[0]
+      function = self._functions.get(by_name[name].op)
+      if function is not None and len(place) == 2:
+        names = [result.name for result in function.signature.output_arg]
+        return values[names.index(place[0])]
+      return values[int(place[-1]) if place else 0]
 
     def settle(node: Any) -> None:
       if node.name not in found and node.name not in given:
@@ -391,7 +433,10 @@ class _Graph:
       self.reached.add(node.op)
       self._check(node, operands)
     private = private and node.op not in _OF_SHAPES
-    return [_Value(private, *_bounds(node, operands), _output_shape(node))]
+    elements = None if private else _elements(node, operands)
+    return [
+      _Value(private, *_bounds(node, operands), _output_shape(node), elements)
+    ]
 
   def _branches(self, node: Any, operands: _Values) -> list[_Value]:
     names = [
@@ -402,19 +447,22 @@ class _Graph:
     names += [one.name for one in node.attr['branches'].list.func]
     chosen, *arguments = operands
     results = [self._call(name, arguments) for name in names]
-    return [
-      joined._replace(private=joined.private or chosen.private)
-      for joined in map(_joined, zip(*results, strict=True))
-    ]
+    joined = [_joined(values) for values in zip(*results, strict=True)]
+    if not chosen.private:
+      return joined
+    if any(one.shape is None or None in one.shape for one in joined):
+      # A shape would tell of the example, and other ops fail on shapes.
+      self.refuse(node, 'whose branches may give tensors of several shapes')
+    return [one._replace(private=True) for one in joined]
 
   def _loop(self, node: Any, operands: _Values) -> list[_Value]:
     values, repeated = list(operands), 0
     while True:
       (going_on,) = self._call(node.attr['cond'].func.name, values)
+      if going_on.private:
+        self.refuse(node, 'which an example may keep from ever ending')
       after = self._call(node.attr['body'].func.name, values)
       new = [_joined(pair) for pair in zip(values, after, strict=True)]
-      if going_on.private:  # How often is told by what is counted.
-        new = [value._replace(private=True) for value in new]
       repeated += 1
       if repeated > _WIDENED_AFTER:
         new = [
@@ -458,7 +506,7 @@ class _Graph:
     index = operands[place]
     if any(one.private for one in operands[2:]):
       self.refuse(node, 'whose size or axis is computed from an example')
-    if not index.private:
+    if not index.private and table is not None:
       return
     axis = -1 if node.op == 'SparseSoftmaxCrossEntropyWithLogits' else 0
     if node.op == 'GatherV2':
@@ -467,9 +515,16 @@ class _Graph:
       axis = int(operands[2].low)
     shape = _output_shape(node) if table is None else operands[table].shape
     rows = shape[axis] if shape else None
-    if rows is None:
+    if rows is None and table is None and len(operands[2].elements or ()) == 1:
+      (rows,) = operands[2].elements or ()
+    if rows is not None and 0 <= index.low <= index.high <= rows - 1:
+      return
+    if not index.private:
+      # One at a time it is left out; vectorized, in another example's sum.
+      self.reached.add(ANY_SEGMENT)
+    elif rows is None:
       self.refuse(node, 'whose number of rows is not known')
-    elif not (index.low >= 0 and index.high <= rows - 1):
+    else:
       self.refuse(
         node,
         f'whose index may be none of the {rows} rows: clip it once it is an'
