@@ -43,6 +43,12 @@ def looped(body):
   return call
 
 
+def tensor_list(parts):
+  return tf.raw_ops.TensorListFromTensor(
+    tensor=tf.stack(parts), element_shape=[10]
+  )
+
+
 def called(body):
   return tf.function(body, autograph=False)
 
@@ -131,6 +137,16 @@ REFUSED = {
   ),
   'shapes_of_branches': lambda x: tf.ones_like(
     tf.cond(x[0] > 0, lambda: tf.concat([x, x], 0), lambda: x)
+  ),
+  'lengths_of_branches': lambda x: tf.raw_ops.TensorListStack(
+    input_handle=tf.cond(
+      x[0] > 0,
+      lambda: tensor_list([x]),
+      lambda: tensor_list([x, x]),
+    ),
+    element_shape=[10],
+    element_dtype=tf.float32,
+    num_elements=1,
   ),
   'without_end': lambda x: tf.while_loop(
     lambda v: tf.reduce_any(v > 1), lambda v: [tf.where(v > 1, v / 2, v)], [x]

@@ -450,8 +450,12 @@ class _Graph:
     joined = [_joined(values) for values in zip(*results, strict=True)]
     if not chosen.private:
       return joined
-    if any(one.shape is None or None in one.shape for one in joined):
-      # A shape would tell of the example, and other ops fail on shapes.
+    # A shape would tell of the example, and other ops fail on shapes; a list
+    # of tensors has a length.
+    kinds = node.attr['Tout'].list.type
+    if any(one.shape is None or None in one.shape for one in joined) or (
+      tf.variant.as_datatype_enum in kinds
+    ):
       self.refuse(node, 'whose branches may give tensors of several shapes')
     return [one._replace(private=True) for one in joined]
 
