@@ -59,6 +59,12 @@ def _long_patterns() -> list[str]:
   return [f'tests/{line}' for line in lines if line and line[0] != '#']
 
 
+@pytest.hookimpl(optionalhook=True)  # Of xdist, which may not be there.
+def pytest_xdist_auto_num_workers() -> int:
+  """One more than there are cores: tests wait, for processes and for disks."""
+  return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.hookimpl(tryfirst=True)  # Before `-m` is applied.
 def pytest_collection_modifyitems(config, items):
   """Marks the tests of `long_tests.txt`."""
