@@ -424,6 +424,34 @@ _CASES: list[mutants_of_learning.Case] = [
     ('    _check_dtypes(template)\n', ''),
     ('    _check_dtypes(record)\n', ''),
   ),
+  (
+    'tvdp_tf/federated/nesting.py',
+    (f'{_NESTING}::SelectTest',),
+    ('if block.uri in _ASKS:', 'if False:'),
+  ),
+  (
+    'tvdp_tf/mechanisms/statements.py',
+    ('tests/mechanisms/own_mechanism_test.py',),
+    ('holds, reason = plan._verdict(found.epsilon, reason)', 'pass'),
+    ('found.epsilon < _SAME * on_record', 'False'),
+    ('[*assumptions(plan), *warnings(plan)]', '[*warnings(plan)]'),
+    ('[*assumptions(plan), *warnings(plan)]', '[*assumptions(plan)]'),
+  ),
+  (
+    'tvdp_tf/mechanisms/contract.py',
+    ('tests/mechanisms/own_mechanism_test.py',),
+    ("if self.unit == 'user' and not self._is_ours():", 'if False:'),
+  ),
+  (
+    'tvdp_tf/privacy/ledger_audit.py',
+    ('tests/mechanisms/own_mechanism_test.py',),
+    ('    if authors:\n', '    if False:\n'),
+  ),
+  (
+    'tvdp_tf/training/run_folder.py',
+    ('tests/training/changed_noise_test.py',),
+    ('path.chmod(0o700)', 'pass'),
+  ),
 ]
 
 MUTANTS = [

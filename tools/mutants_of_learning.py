@@ -436,4 +436,31 @@ CASES: list[Case] = [
     ),
     ("object.__setattr__(self, 'loss', any_label(self.loss))", 'pass'),
   ),
+  (
+    'tvdp_tf/learning/failing_ops.py',
+    _FAILING,
+    ('      if going_on.private:\n', '      if False:\n'),
+    ('one.shape is None or None in one.shape', 'False'),
+    ('tf.variant.as_datatype_enum in kinds', 'False'),
+    ('self.reached.add(ANY_SEGMENT)', 'pass'),
+    ('size is None or size - 1 > largest', 'size is None'),
+  ),
+  (
+    'tvdp_tf/learning/example_independence.py',
+    _FAILING,
+    ("*('Roll', 'ScatterNd',", "*('ScatterNd',"),
+    (
+      "failing_ops.check('model with its loss', traced.graph, held)",
+      'pass',
+    ),
+    (
+      'held = traced.graph.inputs[: len(initial_weights) + 2]',
+      'held = traced.graph.inputs[len(initial_weights) :]',
+    ),
+    ('_COUNTS = (1, 7, 8, 9, 11)', '_COUNTS = ()'),
+    (
+      'labels_spec.shape[1:], labels_spec.dtype),\n    )\n  except',
+      'labels_spec.shape[1:], tf.int32),\n    )\n  except',
+    ),
+  ),
 ]

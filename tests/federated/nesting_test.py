@@ -332,6 +332,51 @@ def create(factory, value_type=None):
   return factory.create(value_type)
 
 
+class _Asking(tff.aggregators.UnweightedAggregationFactory):
+  """A client asks the server for the row that its value names."""
+
+  def __init__(self, select):
+    self._select = select
+
+  def create(self, value_type):
+    inner = local().create(value_type)
+
+    @tff.tensorflow.computation(value_type)
+    def keys(value):
+      return tf.reshape(tf.argmax(value, output_type=tf.int32), [1])
+
+    @tff.tensorflow.computation(np.float32, np.int32)
+    def row(table, key):
+      return table + tf.cast(key, tf.float32)
+
+    @tff.tensorflow.computation(tff.SequenceType(np.float32), value_type)
+    def used(rows, value):
+      return value + 0 * rows.reduce(0.0, lambda one, other: one + other)
+
+    @tff.federated_computation(
+      inner.initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state, value):
+      rows = self._select(
+        tff.federated_map(keys, value),
+        tff.federated_value(np.int32(2), tff.SERVER),
+        tff.federated_value(np.float32(1), tff.SERVER),
+        row,
+      )
+      return inner.next(state, tff.federated_map(used, (rows, value)))
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+class SelectTest(parameterized.TestCase):
+  @parameterized.parameters(tff.federated_select, tff.federated_secure_select)
+  def test_what_clients_ask_for_is_sent(self, select):
+    process = create(_Asking(select))
+    with self.assertRaisesRegex(ValueError, r'values of the types int32\[1\]$'):
+      federated.check_nesting(process)
+
+
 class AlgorithmsTest(parameterized.TestCase):
   @parameterized.named_parameters(
     # Its client work has the optimizer's hyperparameters for a state.

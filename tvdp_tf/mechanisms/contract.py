@@ -28,10 +28,6 @@ SERVER_MEDIAN = 'server, median client'
 OUTSIDER_WORST = 'outsider, worst client'
 
 _ACCOUNTANTS = ('exact', 'pld', 'rdp')
-_SEEDED = (
-  'the noise is reproducible from --seed: it hides nothing from whoever knows '
-  'the seed'
-)
 
 
 class BudgetSpentError(errors.TrainingFailedError):
@@ -463,7 +459,7 @@ class Mechanism(abc.ABC):
       assumptions=(
         *assumptions,
         *statements.assumptions(self),
-        *self._warnings(),
+        *statements.warnings(self),
       ),
       holds=holds,
       reason=reason,
@@ -573,18 +569,6 @@ class Mechanism(abc.ABC):
   @classmethod
   def _is_ours(cls) -> bool:
     return cls.__module__.startswith('tvdp_tf.mechanisms.')
-
-  def _warnings(self) -> list[str]:
-    """Assumptions that the settings force on any mechanism."""
-    found = [] if self.settings.seed is None else [_SEEDED]
-    unit, units = self.header.unit, self.units
-    if self.settings.delta >= 1 / units:
-      found.append(
-        f'WARNING: delta = {self.settings.delta:g} is at least 1/n for the '
-        f'{units} {unit}s in the run, so a mechanism that publishes a '
-        f'random {unit} could satisfy it'
-      )
-    return found
 
 
 def largest_finite(noise_multipliers: np.ndarray) -> float:

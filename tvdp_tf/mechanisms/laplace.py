@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract
+from tvdp_tf.mechanisms import contract, statements
 from tvdp_tf.privacy import ledger, sensitivity
 
 
@@ -179,7 +179,7 @@ class Laplace(contract.Mechanism):
         'the server is honest but curious and sees who uploads what; clients '
         'keep their noise secret',
         'noise is drawn in floating point',
-        *self._warnings(),
+        *statements.warnings(self),
       ),
       holds=False,
       reason='the sensitivity 2C/|D_k| that it is derived from is not a bound',

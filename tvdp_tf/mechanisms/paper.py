@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
-from tvdp_tf.mechanisms import contract, interfaces
+from tvdp_tf.mechanisms import contract, interfaces, statements
 from tvdp_tf.privacy import calibration, ledger, sensitivity, spending
 
 _ALWAYS = 'server, a client that takes part in every round'
@@ -227,7 +227,7 @@ class Paper(contract.Mechanism):
       'an outsider sees the global models alone, and no client tells its noise',
       'the size |D_k| of each data set is public',
       'noise is drawn in floating point',
-      *self._warnings(),
+      *statements.warnings(self),
     ]
     reasons = [
       'the sensitivity 2C/|D_k| that the noise is scaled to is not a bound'

@@ -12,6 +12,10 @@ from tvdp_tf.learning import features, views
 from tvdp_tf.privacy import noise_distance
 from tvdp_tf.privacy import statement as statement_lib
 
+_SEEDED = (
+  'the noise is reproducible from --seed: it hides nothing from whoever knows '
+  'the seed'
+)
 # Accounting at another Renyi order, or rounding, is less than that.
 _SAME = 0.99
 
@@ -27,7 +31,7 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   found = plan.statement()
   if plan._is_ours():
     return found
-  granted = [*assumptions(plan), *plan._warnings()]
+  granted = [*assumptions(plan), *warnings(plan)]
   holds, reason = found.holds, found.reason
   if holds:
     holds, reason = plan._verdict(found.epsilon, reason)
@@ -102,5 +106,22 @@ def assumptions(plan: Any) -> list[str]:
       f'mechanism {plan.name} is not one of this library: its sensitivity,'
       ' and that its releases are as recorded and all that clients send, are'
       f' claims of {type(plan).__module__}'
+    )
+  return found
+
+
+def warnings(plan: Any) -> list[str]:
+  """Assumptions that the settings force on any mechanism.
+
+  Args:
+    plan: As of `of`.
+  """
+  found = [] if plan.settings.seed is None else [_SEEDED]
+  unit, units = plan.header.unit, plan.units
+  if plan.settings.delta >= 1 / units:
+    found.append(
+      f'WARNING: delta = {plan.settings.delta:g} is at least 1/n for the '
+      f'{units} {unit}s in the run, so a mechanism that publishes a '
+      f'random {unit} could satisfy it'
     )
   return found

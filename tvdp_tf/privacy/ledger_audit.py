@@ -117,9 +117,8 @@ class LedgerAudit:
     """Why the target is proven or not, in one sentence."""
     if faults := self._faults():
       return '; '.join(faults)
-    if authors := sorted(
-      {*(share.run.claimed_by for share in self.runs)} - {''}
-    ):
+    authors = sorted({share.run.claimed_by for share in self.runs} - {''})
+    if authors:
       return (
         'no client is above the target, if every release is on record with its'
         f' noise and has the sensitivity on record, as {", ".join(authors)}'
