@@ -439,7 +439,7 @@ class StepsTest(parameterized.TestCase):
 
 
 class LossTest(parameterized.TestCase):
-  def clipped_sum(self, factor):
+  def clipped_sum(self, factor, labels=tf.int32):
     """Of a loss that is linear in the weights, times a number."""
 
     def loss(weights, features, labels):
@@ -451,7 +451,18 @@ class LossTest(parameterized.TestCase):
       tf.TensorSpec([None, 6], tf.float32),
       ROWS,
       1.0,
+      labels_spec=tf.TensorSpec([None], labels),
     )
+
+  def test_labels_of_another_type(self):
+    def factor(features, labels):
+      del features
+      index = tf.cast(tf.clip_by_value(labels, 0, 2), tf.int32)
+      return tf.gather(TABLE[:, 0], index)[0]
+
+    self.clipped_sum(factor)
+    with self.assertRaisesRegex(ValueError, 'got the op GatherV2'):
+      self.clipped_sum(factor, tf.float32)  # One that is not a number.
 
   @parameterized.parameters(
     lambda features, labels: tf.gather(TABLE[:, 0], labels),
