@@ -422,7 +422,7 @@ CASES: list[Case] = [
     ("failing_ops.check('model', call.graph, [features])", 'pass'),
     ('call.graph.inputs[len(self.initial_weights)]', 'call.graph.inputs[0]'),
     (
-      'isinstance(module, tf.keras.layers.Embedding)',
+      'isinstance(module, _EMBEDDING)',
       'type(module) is tf.keras.layers.Embedding',
     ),
   ),

@@ -284,6 +284,15 @@ class _Subclass(tf.keras.layers.Embedding):
   """It is Keras's but for its name."""
 
 
+class _Buckets(tf.keras.layers.Embedding):
+  """It takes no indices, and makes some."""
+
+  def call(self, inputs):
+    return super().call(
+      tf.raw_ops.Bucketize(input=inputs, boundaries=[-0.5, 0.0, 0.5])
+    )
+
+
 class _Ranked(tf.keras.layers.Layer):
   def call(self, features):
     return tf.math.top_k(features, 3)[0]
@@ -332,6 +341,16 @@ class ModelTest(parameterized.TestCase):
       model, models.CrossEntropyLoss(), 1.0
     )
     assert_bounded(self, summed, model)
+
+  def test_an_embedding_with_a_call_of_its_own_is_what_it_is(self):
+    layer = _Buckets(4, 2)
+    model = wrapped(layer, LAYERS.Flatten())
+    features = np.linspace(-1, 1, 12).reshape([2, 6]).astype(np.float32)
+    np.testing.assert_allclose(
+      model(model.initial_weights, features),
+      model.keras_model(features),
+      rtol=1e-5,
+    )
 
   @parameterized.parameters(_Ranked, _Branches)
   def test_in_a_loop(self, layer):

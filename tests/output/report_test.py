@@ -262,8 +262,16 @@ class WordsTest(ReportTestCase):
     one, other = statement(), statement(holds=False, reason='of this')
     target = report.statement_lib.format_epsilon(2 * one.target_epsilon)
     self.assertIn(f'epsilon = {target} at delta', report.together([one, one]))
-    self.assertIn('has no guarantee', report.together([one, other]))
-    self.assertIn('has no guarantee to face', comparison(self.folder))
+    self.assertIn('nothing is promised', report.together([one, other]))
+    self.assertIn('nothing is promised against', comparison(self.folder))
+    # To remove a user and to exchange an example are not the same.
+    for changes in ({'unit': 'user'}, {'adjacency': 'zero-out'}):
+      others = statement()
+      for name, value in changes.items():
+        object.__setattr__(others, name, value)
+      words = report.together([one, others])
+      self.assertIn('protect different things', words)
+      self.assertNotIn('epsilon =', words)
 
   def test_what_does_not_hold_promises_nothing(self):
     words = Page(

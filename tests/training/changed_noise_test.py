@@ -10,7 +10,6 @@ from tests.training import resume_cases
 from tvdp_tf import errors, privacy
 from tvdp_tf.privacy import _chained_file, ledger, ledger_audit, spending
 from tvdp_tf.training import (
-  rounds,
   run_folder,
   shared_ledger,
   start,
@@ -18,10 +17,6 @@ from tvdp_tf.training import (
 from tvdp_tf.training import train as training
 
 _OTHERWISE = 'noise that differs from round to round was released otherwise'
-
-
-class KilledError(Exception):
-  """In the place of a kill."""
 
 
 class ChangedNoiseTestCase(resume_cases.FolderTestCase):
@@ -41,17 +36,7 @@ class ChangedNoiseTestCase(resume_cases.FolderTestCase):
 
   def interrupt(self, round_number, **changes):
     """Leaves a run with a round on record that was not completed."""
-    original = rounds.Rounds.run
-
-    def run(self_, state, releases, noise_keys):
-      if releases.number == round_number:
-        raise KilledError
-      return original(self_, state, releases, noise_keys)
-
-    with (
-      mock.patch.object(rounds.Rounds, 'run', run),
-      self.assertRaises(KilledError),
-    ):
+    with resume_cases.killed_in_round(self, round_number):
       self.train(**changes)
 
   def resume(self, **changes):

@@ -170,6 +170,29 @@ def unfinish(run: pathlib.Path, completed: int) -> None:
       path.unlink()
 
 
+class KilledError(Exception):
+  """In the place of a kill, where what comes after it does not matter."""
+
+
+@contextlib.contextmanager
+def killed_in_round(
+  test: parameterized.TestCase, number: int
+) -> Iterator[None]:
+  """Within it a run is killed between the record of a round and its release."""
+  original = rounds.Rounds.run
+
+  def run(self, state, releases, noise_keys):
+    if releases.number == number:
+      raise KilledError
+    return original(self, state, releases, noise_keys)
+
+  with (
+    mock.patch.object(rounds.Rounds, 'run', run),
+    test.assertRaises(KilledError),
+  ):
+    yield
+
+
 class FolderTestCase(parameterized.TestCase):
   """Runs whose processes and public seeds are those of the runs before."""
 

@@ -28,10 +28,6 @@ from tvdp_tf.training import train as training
 _RANDBITS = secrets.randbits
 
 
-class KilledError(Exception):
-  """In the place of a kill, where what comes after it does not matter."""
-
-
 def statement_of(run):
   return json.loads((run / run_folder.PRIVACY).read_text())
 
@@ -155,17 +151,7 @@ class UnseededTest(resume_cases.FolderTestCase):
 
   def interrupt(self, settings, round_number):
     """Leaves a run with a round on record that was not completed."""
-    original = rounds.Rounds.run
-
-    def run(self_, state, releases, noise_keys):
-      if releases.number == round_number:
-        raise KilledError
-      return original(self_, state, releases, noise_keys)
-
-    with (
-      mock.patch.object(rounds.Rounds, 'run', run),
-      self.assertRaises(KilledError),
-    ):
+    with resume_cases.killed_in_round(self, round_number):
       training.train(settings, self.run_dir)
 
   def metrics(self):

@@ -48,16 +48,21 @@ def weights_replaced(
       attributes[name] = value
 
 
+_EMBEDDING = tf.keras.layers.Embedding
+
+
 @contextlib.contextmanager
 def _any_index(model: tf.keras.Model) -> Iterator[None]:
   """Lets embeddings take the nearest index: a wrong one must not be an error.
 
-  An op that fails on an example's values would show them to everybody.
+  An op that fails on an example's values would show them to everybody. A class
+  with a `call` of its own may take something else than indices: it is left as
+  it is.
   """
   layers = [
     module
     for module in keras_version.all_layers(model)
-    if isinstance(module, tf.keras.layers.Embedding)
+    if isinstance(module, _EMBEDDING) and type(module).call is _EMBEDDING.call
   ]
   for layer in layers:
 

@@ -379,18 +379,24 @@ def write_plan(
 
 
 def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
-  """What several runs on the same users tell together, in a sentence."""
+  """What several runs on the same users tell together, in a sentence.
+
+  Epsilons and deltas add up, of one unit and adjacency.
+  """
+  start = 'Each verdict is of one run alone, and all runs are of the same users'
   if not all(said.holds for said in statements):
+    return f'{start}: nothing is promised against someone who sees all of them.'
+  if len({(said.unit, said.adjacency) for said in statements}) > 1:
     return (
-      'Each verdict is of one run alone. All runs are of the same users: who'
-      ' sees all of them has no guarantee to face.'
+      f'{start}. They protect different things, so that nothing is promised'
+      ' here against someone who sees all of them.'
     )
   number = statement_lib.format_epsilon
+  epsilon = math.fsum(said.target_epsilon for said in statements)
+  delta = math.fsum(said.delta for said in statements)
   return (
-    'Each verdict is of one run alone. All runs are of the same users: against'
-    ' who sees all of them, what holds is their sum, epsilon ='
-    f' {number(math.fsum(said.target_epsilon for said in statements))} at delta'
-    f' = {number(math.fsum(said.delta for said in statements))}.'
+    f'{start}. Against someone who sees all of them, what holds is epsilon ='
+    f' {number(epsilon)} at delta = {number(delta)}: they add up.'
   )
 
 

@@ -201,7 +201,7 @@ def _flower(
 def _dp_sgd(
   claimed: float, delta: float, steps: int, z: float, rate: float, batches: str
 ) -> CheckedClaim:
-  reasons: tuple[str, ...] = ()
+  reasons: tuple[str, ...]
   if batches == 'poisson':
     multipliers = (z,) * steps
     exchanged = 'added or removed (or its gradient made zero)'
@@ -209,7 +209,7 @@ def _dp_sgd(
       accounting.delivered_epsilon(multipliers, delta, name, 'poisson', rate)
       for name in ('rdp', 'pld')
     )
-    reasons += (
+    reasons = (
       'each batch must be a fresh Poisson draw that stays secret: what is'
       ' common, shuffled batches of one size, is `shuffled` here',
     )
@@ -220,7 +220,7 @@ def _dp_sgd(
     multipliers = (z,) * epochs
     exchanged = 'its gradient made zero'
     delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')
-    reasons += (
+    reasons = (
       f'an example is in one batch of each of {epochs} epochs; no amplification'
       ' is proven here of batches that are shuffled, and none is granted',
       'nothing is proven here of an example that is added or removed, which the'

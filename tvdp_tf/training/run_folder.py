@@ -98,6 +98,9 @@ def create(
   """
   try:
     with files.create_folder(path) as folder:
+      if header.sampling != 'none':
+        # The times in it tell how many were drawn.
+        (path if path.is_dir() else folder).chmod(0o700)
       files.write_json(
         folder / CONFIG, {**config, _DIGEST: digest(config).hex()}
       )
@@ -110,8 +113,6 @@ def create(
       else:
         with ledger.PrivacyLedger.open(join, header, shared=True) as shared:
           shared.join(run)
-    if header.sampling != 'none':
-      path.chmod(0o700)  # The times in it tell how many were drawn.
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
 
