@@ -134,6 +134,8 @@ class ProcessesTest(parameterized.TestCase):
     def start():
       return subprocess.Popen(
         [sys.executable, '-c', _RUN, path, repr(target)],
+        # `communicate` does not see what a first line has left in a buffer.
+        bufsize=0,
         cwd=root,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
