@@ -130,10 +130,9 @@ def private_local_steps(
       current, flat.like(noised, current), learning_rate, l2_regularization
     )
 
-  if noise_distribution == noise.DISCRETE_GAUSSIAN and drawn is None:
-    # Its sampler is a graph of a thousand ops.
-    return local_training.repeat(step, weights, num_steps, most_unrolled=1)
-  return local_training.repeat(step, weights, num_steps)
+  # A clipped sum and its noise are graphs of hundreds of ops: unrolled they are
+  # no faster, but take seconds to trace and to optimize.
+  return local_training.repeat(step, weights, num_steps, most_unrolled=1)
 
 
 def batch_trainer(
