@@ -60,8 +60,8 @@ def _define() -> dict[str, flags.FlagHolder]:
 
 
 _SETTINGS = _define()
-flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
 _AUTO = shared_flags.define_auto()
+flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Count the plans compared.')
 _PILOT = flags.DEFINE_string(
   'estimate_contraction',

@@ -22,11 +22,11 @@ from tvdp_tf.training import run_folder, selection, shared_ledger
 from tvdp_tf.training import settings as settings_lib
 
 _SETTINGS = shared_flags.define()
-flags.adopt_module_key_flags(shared_flags)
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'
 )
 _AUTO = shared_flags.define_auto()
+flags.adopt_module_key_flags(shared_flags)
 _RESUME = flags.DEFINE_bool(
   'resume',
   False,

@@ -114,7 +114,8 @@ _CURE = (
 )
 _CURES = dict.fromkeys(
   ('kymatio', 'matplotlib', 'sklearn', 'tqdm'),
-  "tvdp_tf.{} needs {}, which is not installed: pip install 'tvdp_tf[plan]'",
+  "tvdp_tf.{} needs {}, which is not installed: pip install '.[plan]' in its"
+  ' sources',
 )
 
 

@@ -83,7 +83,9 @@ TAKEN = {
   'floats': lambda x: (7.0 // x) + tf.pow(x, -x) + x % 2.0,
   'powers': lambda x: tf.pow(2, tf.maximum(integers(x), 0)),
   'ranked': lambda x: tf.math.top_k(x, 3)[0],
-  'branches': lambda x: tf.cond(x[0] > 0, lambda: x * 2, lambda: x / 0),
+  'public_branches': lambda x: tf.cond(
+    tf.shape(x)[0] > 3, lambda: x * 2, lambda: x / 0
+  ),
   'decomposed': lambda x: tf.linalg.qr(tf.reshape(x, [5, 2]))[0],
 }
 REFUSED = {
@@ -129,6 +131,10 @@ REFUSED = {
   'axis': lambda x: tf.gather(TABLE, [0], axis=clipped(x, 1)[0]),
   'function': lambda x: called(lambda i: tf.gather(TABLE, i))(integers(x)),
   'loop': looped(lambda v, _: tf.gather(TABLE, integers(v))),
+  'branches': lambda x: tf.cond(x[0] > 0, lambda: x * 2, lambda: x / 0),
+  'constants_in_a_branch': lambda x: tf.cond(
+    x[0] > 0, lambda: x + float(ROWS), lambda: x + tf.gather(TABLE[0], [7])
+  ),
   'branch': lambda x: tf.cond(
     x[0] > 0, lambda: tf.gather(TABLE, integers(x)), lambda: tf.zeros([10, 2])
   ),
@@ -301,7 +307,7 @@ class _Ranked(tf.keras.layers.Layer):
 class _Branches(tf.keras.layers.Layer):
   def call(self, features):
     return tf.map_fn(
-      lambda x: tf.cond(x[0] > 0, lambda: x * 2, lambda: -x), features
+      lambda x: tf.cond(tf.shape(x)[0] > 3, lambda: x * 2, lambda: -x), features
     )
 
 
@@ -456,6 +462,23 @@ class StepsTest(parameterized.TestCase):
     ):
       self.check(loss)
 
+  def test_number_of_examples_that_is_built_in(self):
+    def loss(w, x, y):
+      padded = tf.pad(x, [[0, 64 - tf.shape(x)[0]], [0, 0]])
+      return tf.reduce_sum(tf.matmul(padded, w[0]))
+
+    with self.assertRaisesRegex(ValueError, 'any number .* with 65 of them'):
+      self.check(loss)
+
+  def test_state_and_seeds(self):
+    count = tf.Variable(1.0)
+    for factor, text in (
+      (lambda: count.assign_add(1.0), 'got the op'),
+      (lambda: tf.random.normal([], seed=3), 'without a seed, .* got the op'),
+    ):
+      with self.assertRaisesRegex(ValueError, text):
+        self.check(lambda w, x, y, f=factor: f() * tf.reduce_sum(w[0]))
+
 
 class LossTest(parameterized.TestCase):
   def clipped_sum(self, factor, labels=tf.int32):
@@ -495,7 +518,7 @@ class LossTest(parameterized.TestCase):
 
   @parameterized.parameters(
     lambda features, labels: tf.cond(
-      features[0, 0] > 0.5, lambda: 2.0, lambda: 3.0
+      tf.shape(features)[0] > 3, lambda: features[0, 0], lambda: 3.0
     ),
     lambda features, labels: tf.while_loop(
       lambda i, _: i < 3,

@@ -191,6 +191,25 @@ class OwnFeaturesTest(absltest.TestCase):
       found.train_features, np.reshape(dataset.train_features, (-1, 64))
     )
 
+  def test_a_private_example_that_fails_is_no_error(self):
+    """An error would show it: its features are not numbers, and count not."""
+    dataset = datasets.load('digits')
+    dataset.train_features[5] = 9.25
+    dataset.train_features[6] = -9.25
+
+    def fails_on_some(image):
+      if image[0, 0] == 9.25:
+        raise KeyError(image[0, 0])
+      return image.ravel()[: 3 if image[0, 0] == -9.25 else 64]
+
+    name = features.register(fails_on_some)
+    found = features.applied(name, dataset, [range(len(dataset.train_labels))])
+    bad = np.isnan(found.train_features).all(axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(bad), [5, 6])
+    dataset.test_features[-1] = 9.25
+    with self.assertRaises(KeyError):  # Public ones may be seen.
+      features.applied(name, dataset, [range(len(dataset.train_labels))])
+
 
 class TrainingTest(absltest.TestCase):
   def test_trains_a_linear_model_of_features(self):

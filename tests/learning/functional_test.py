@@ -4,7 +4,14 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import functional, keras_version, models
+from tvdp_tf.learning import (
+  clipping,
+  example_independence,
+  functional,
+  ghost_clipping,
+  keras_version,
+  models,
+)
 
 
 def convolutional_model():
@@ -155,6 +162,56 @@ class FunctionalModelTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'losses of its own'):
       functional.FunctionalModel(model)
 
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'its generator keeps a state')
+  def test_global_seeds_do_not_seed_masks(self):
+    """Known masks would be shifted by how many others draw."""
+    layer = tf.keras.layers
+    tf.random.set_seed(3)
+    self.addCleanup(tf.random.set_seed, 0)
+    model = tf.keras.Sequential(
+      [layer.Input([4]), layer.Dropout(0.5), layer.Dense(2)]
+    )
+    functional_model = functional.FunctionalModel(model)
+    summed = example_independence.clipped_sum(
+      functional_model, models.CrossEntropyLoss(), 1.0
+    )
+    self.assertIsInstance(summed, ghost_clipping.GhostClippedSum)
+
+    @tf.function(autograph=False)
+    def total(features):
+      return clipping.flat_gradient_sum(
+        summed,
+        [tf.constant(w) for w in functional_model.initial_weights],
+        clipping.examples(summed, features, tf.zeros([2], tf.int32)),
+        example_l2_norm_clip=1.0,
+      )
+
+    graph = total.get_concrete_function(tf.TensorSpec([2, 4])).graph
+    ops = functional.checked_ops('sum', graph.as_graph_def())
+    self.assertIn('RandomUniform', ops)
+
+  def test_rejects_seeds_of_layers(self):
+    layer = tf.keras.layers
+    model = tf.keras.Sequential(
+      [layer.Input([4]), layer.Dropout(0.5, seed=3), layer.Dense(2)]
+    )
+    with self.assertRaisesRegex(ValueError, 'without a seed|no state but'):
+      functional.FunctionalModel(model)
+
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'others are named there')
+  def test_rejects_tensors_from_outside(self):
+    table = tf.ones([4])
+    with self.assertRaisesRegex(ValueError, r'NumPy arrays, .* shape \(4,\)'):
+      functional.FunctionalModel(
+        tf.keras.Sequential(
+          [
+            tf.keras.layers.InputLayer([4]),
+            tf.keras.layers.Lambda(lambda x: x * table),
+            tf.keras.layers.Dense(2),
+          ]
+        )
+      )
+
   @unittest.skipIf(keras_version.IS_KERAS_3, 'none is out of reach')
   def test_rejects_weights_out_of_reach(self):
     class Hidden(tf.keras.layers.Layer):
@@ -195,6 +252,18 @@ class CheckedOpsTest(parameterized.TestCase):
       lambda x: tf.cast(tf.cast(x, dtype), tf.float32), autograph=False
     ).get_concrete_function(tf.TensorSpec([], tf.float32))
     with self.assertRaisesRegex(ValueError, f'in {dtype.name}'):
+      functional.checked_ops('graph', traced.graph.as_graph_def())
+
+  @parameterized.parameters(
+    (lambda x: tf.random.normal([3], seed=7),),
+    (lambda x: tf.nn.dropout(x, 0.5, seed=7),),
+    (lambda x: tf.map_fn(lambda v: v + tf.random.uniform([], seed=2), x),),
+  )
+  def test_rejects_seeds(self, function):
+    traced = tf.function(function, autograph=False).get_concrete_function(
+      tf.TensorSpec([3], tf.float32)
+    )
+    with self.assertRaisesRegex(ValueError, 'without a seed, .* got the op R'):
       functional.checked_ops('graph', traced.graph.as_graph_def())
 
   def test_rejects_what_nobody_knows(self):

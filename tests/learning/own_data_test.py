@@ -81,6 +81,25 @@ class DataTest(parameterized.TestCase):
     ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
     ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),
     (
+      'beyond',
+      {'x': np.where(_X == 2, 1e300, _X)},
+      r'^x must hold numbers within float32, got another in row 4$',
+    ),
+    (
+      'wrapped',
+      {
+        'x': np.where(_X == 2, 2**40, 0),
+        'test': (np.zeros([6, 3], int), _Y),
+        'dtype': 'int32',
+      },
+      r'^x must hold numbers within int32, got another in row 4$',
+    ),
+    (
+      'masked',
+      {'x': np.ma.masked_equal(_X, 2)},
+      r'^x must have all its numbers, got masked ones$',
+    ),
+    (
       'fewer',
       {'y': _Y[:5]},
       r'^y must have .* 6 examples and 5 labels$',
@@ -215,6 +234,18 @@ class ModelTest(parameterized.TestCase):
       lambda: _sequential(_LAYERS.Dense(3)),
       tf.keras.losses.SparseCategoricalCrossentropy(),
       '^loss must be of scores, got one with from_logits=False',
+    ),
+    (
+      'float64',
+      lambda: _sequential(_LAYERS.Dense(3, dtype='float64')),
+      None,
+      '^model must have weights in float32, got one in float64$',
+    ),
+    (
+      'fails',
+      lambda: _sequential(_LAYERS.CategoryEncoding(4), _LAYERS.Dense(3)),
+      None,
+      '^model must take any values of the shape of its input, got ',
     ),
     (
       'no_loss',

@@ -272,6 +272,9 @@ class WordsTest(ReportTestCase):
       words = report.together([one, others])
       self.assertIn('protect different things', words)
       self.assertNotIn('epsilon =', words)
+    object.__setattr__(one, 'unit', 'user')
+    words = report.together([one, one])
+    self.assertIn('dealt out to other users in each: nothing is prom', words)
 
   def test_what_does_not_hold_promises_nothing(self):
     words = Page(

@@ -95,6 +95,30 @@ class FitTest(FitTestCase):
       by_hand.model.get_weights()[0], by_name.weights[0]
     )
 
+  @parameterized.parameters('int32', 'float32')
+  def test_text(self, dtype):
+    tokens = np.random.default_rng(0).integers(0, 50, [60, 7])
+    text = tf.keras.Sequential(
+      [
+        tf.keras.Input([7], dtype=dtype),
+        _LAYERS.Embedding(50, 4),
+        _LAYERS.GlobalAveragePooling1D(),
+        _LAYERS.Dense(3),
+      ]
+    )
+    run = self.fit(text, tokens, Y[:60], test=(tokens, Y[:60]), users=4)
+    self.assertTrue(run.statement.holds)
+
+  def test_numbers_of_numpy_and_lists(self):
+    run = self.fit(
+      model(),
+      X[:60].tolist(),
+      Y[:60].tolist(),
+      users=np.int64(3),
+      epsilon=np.float32(8),
+    )
+    self.assertEqual(run.statement.target_epsilon, 8.0)
+
   def test_users_with_their_own_examples(self):
     parts = [(X[:9], Y[:9]), (X[9:100], Y[9:100]), (X[100:], Y[100:])]
     found = self.fit(
@@ -155,6 +179,16 @@ class FitTest(FitTestCase):
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
     ('test', {'users': 3, 'test': None}, r'^test must be public examples'),
     ('resume', {'users': 3, 'resume': True}, r'^output_dir must be the folder'),
+    (
+      'dropouts',
+      {'users': 3, 'dropouts': 1, 'mechanism': 'gradient'},
+      r'^dropouts must be 0 with mechanism gradient, whose',
+    ),
+    (
+      'schedule',
+      {'users': 3, 'schedule': lambda m: 1.0 + m},
+      r'^schedule must be a function of a round and of their number',
+    ),
   )
   def test_refused_before_there_is_a_folder(self, arguments, text):
     with self.assertRaisesRegex(errors.UsageError, text):

@@ -51,9 +51,15 @@ def _exit(code: int, message: str) -> NoReturn:
   sys.exit(code)
 
 
+# SIGTERMs so far.
+_terminations: list[int] = []
+
+
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
   """Has SIGTERM do what Ctrl-C does, to which asyncio listens, too."""
-  del signal_number, frame
+  _terminations.append(signal_number)
+  if len(_terminations) > 1:  # The first waits for what is being computed.
+    _quit(signal_number, frame)
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # In the background.
     raise KeyboardInterrupt
   signal.raise_signal(signal.SIGINT)
@@ -68,6 +74,7 @@ def _again(unraisable: Any) -> None:
   if not isinstance(unraisable.exc_value, KeyboardInterrupt):
     sys.__unraisablehook__(unraisable)
     return
+  _terminations.clear()
   timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
   timer.daemon = True
   timer.start()
@@ -187,7 +194,9 @@ def _execute(main: Callable[[], None]) -> NoReturn:
   try:
     main()
   except errors.UsageError as error:
-    _exit(2, f'--{error}')
+    # An error of a setting begins with its name.
+    named = str(error).partition(' ')[0] in flags.FLAGS
+    _exit(2, f'--{error}' if named else str(error))
   except errors.TvdpError as error:
     _exit(1, str(error))
   except ModuleNotFoundError as error:
@@ -269,6 +278,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     [],
     'Python modules to import first, of the classes of a --model=keras:PATH.',
   )
+  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['import'])
   logging.use_absl_handler()
   logging.get_absl_handler().addFilter(_is_wanted)
   # absl's flags let the user ask for more.

@@ -30,6 +30,7 @@ from tvdp_tf.federated import (
   schedule_state,
 )
 from tvdp_tf.learning import noise
+from tvdp_tf.privacy import sensitivity
 
 # Probability that an honest upload is taken for one that is too long.
 _FALSE_ALARM = 1e-15
@@ -88,7 +89,7 @@ class _Settings:
         f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'
       )
     if l2_norm_clip is not None:
-      l2_norm_clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+      l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
     self.schedule = schedule
     self.inner = inner
     self.distribution = _validate.one_of(

@@ -135,12 +135,16 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     ).create(perturb.type_signature.result)
 
     @tff.tensorflow.computation(
-      state_type, np.float64, perturb.type_signature.result, np.float64
+      *(state_type, np.float64, perturb.type_signature.result),
+      *(np.float64, np.float64),
     )
-    def finish_round(state, noise_multiplier, total, divisor):
+    def finish_round(state, noise_multiplier, total, divisor, shares):
       new_state = schedule_state.next_round(state)
+      # Of fewer shares than have to hide the sum there is less noise.
+      share = tf.minimum(shares / self._honest, tf.constant(1.0, tf.float64))
       used = collections.OrderedDict(
-        round=new_state['round'], noise_multiplier=noise_multiplier
+        round=new_state['round'],
+        noise_multiplier=noise_multiplier * tf.sqrt(share),
       )
       step = stddev_of_share(noise_multiplier) / noise_distance.GRID_STDDEV
       factor = tf.constant(self._scale, tf.float64) * step / divisor
@@ -172,6 +176,9 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
         perturb, (value, tff.federated_broadcast(noise_multiplier))
       )
       total = summed.next(summed.initialize(), shares)
+      uploads = tff.federated_sum(
+        tff.federated_value(np.float64(1.0), tff.CLIENTS)
+      )
       if self._divisor is None:
         divisor = tff.federated_sum(tff.federated_map(as_float64, weight))
       else:
@@ -179,7 +186,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
         divisor = tff.federated_value(np.float64(self._divisor), tff.SERVER)
       new_state, result, used = tff.federated_map(
         finish_round,
-        (state, noise_multiplier, total.result, divisor),
+        (state, noise_multiplier, total.result, divisor, uploads),
       )
       return tff.templates.MeasuredProcessOutput(
         state=new_state, result=result, measurements=used

@@ -53,8 +53,8 @@ _TOLERANCE = 2e-3
 # A tie of a maximum may fall to either side, but hardly so often.
 _DRAWS = 3
 _HUGE_NORM = 1e4
-# No two of them have a divisor in common.
-_COUNTS = (1, 7, 8, 9, 11)
+# None divides another; the largest are beyond sizes that are often built in.
+_COUNTS = (1, 7, 8, 9, 11, 65, 257)
 
 
 _LABELS = tf.TensorSpec([None], tf.int32)
@@ -377,6 +377,7 @@ def _traced_gradient(
       'model must have a gradient for a single example, got '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
+  functional.check_captures('model with its loss', traced.graph)
   if traced.graph.captures:
     raise ValueError('model must use no state but its weights')
   return traced
@@ -423,6 +424,7 @@ def check_steps(
       'model must have a gradient for a batch, got '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
+  functional.checked_ops('model with its loss', traced.graph.as_graph_def())
   held = traced.graph.inputs[: len(initial_weights) + 2]
   failing_ops.check('model with its loss', traced.graph, held)
   # How many examples a user holds may be private as well.

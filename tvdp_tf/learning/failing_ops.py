@@ -446,18 +446,14 @@ class _Graph:
     ]
     names += [one.name for one in node.attr['branches'].list.func]
     chosen, *arguments = operands
+    if chosen.private:
+      # All in a branch would depend on an example: its constants, its shapes,
+      # its loops, and how many random numbers are left for others.
+      self.refuse(
+        node, 'whose branch an example chooses: tf.where computes both'
+      )
     results = [self._call(name, arguments) for name in names]
-    joined = [_joined(values) for values in zip(*results, strict=True)]
-    if not chosen.private:
-      return joined
-    # A shape would tell of the example, and other ops fail on shapes; a list
-    # of tensors has a length.
-    kinds = node.attr['Tout'].list.type
-    if any(one.shape is None or None in one.shape for one in joined) or (
-      tf.variant.as_datatype_enum in kinds
-    ):
-      self.refuse(node, 'whose branches may give tensors of several shapes')
-    return [one._replace(private=True) for one in joined]
+    return [_joined(values) for values in zip(*results, strict=True)]
 
   def _loop(self, node: Any, operands: _Values) -> list[_Value]:
     values, repeated = list(operands), 0

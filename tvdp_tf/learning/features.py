@@ -31,6 +31,7 @@ array of a fixed shape:
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -301,7 +302,9 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   """Makes a function of one example known by its name; returns the name.
 
   It is called for one example at a time, so that it cannot mix them, but by a
-  state that it keeps (see `check`).
+  state that it keeps (see `check`). An example that it fails on has features
+  that are not numbers, and a gradient that counts as zero: an error would show
+  the example to everybody.
 
   Raises:
     ValueError: If another function has the name.
@@ -367,6 +370,21 @@ def check(features: Features, examples: np.ndarray) -> None:
       )
 
 
+def _of_any(
+  features: Features, examples: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Features [n, *shape] of private examples, whatever they hold."""
+  if features.function is None:
+    return features.compute(examples)
+  rows = np.full([len(examples), *shape], np.nan, np.float32)
+  for row, example in zip(rows, examples, strict=True):
+    with contextlib.suppress(Exception):  # Of any kind: it is a user's code.
+      found = np.asarray(features.function(example), np.float32)
+      if found.shape == tuple(shape):
+        row[...] = found
+  return rows
+
+
 def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
   """Shape of the features of an example of `input_shape`.
 
@@ -427,13 +445,13 @@ def applied(
     total=total, unit='example', desc=name, delay=2, disable=not progress
   ) as bar:
 
-    def compute(examples, parts):
+    def compute(examples, parts, of=features.compute):
       result = aligned.empty([len(examples), *shape], np.float32)
 
       def fill(part: Any) -> None:
         for start in range(part.start, part.stop, _CHUNK):
           end = min(start + _CHUNK, part.stop)
-          result[start:end] = features.compute(examples[start:end])
+          result[start:end] = of(examples[start:end])
           bar.update(end - start)
 
       with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -442,7 +460,11 @@ def applied(
 
     return dataclasses.replace(
       dataset,
-      train_features=compute(dataset.train_features, clients),
+      train_features=compute(
+        dataset.train_features,
+        clients,
+        lambda examples: _of_any(features, examples, shape),
+      ),
       test_features=compute(
         dataset.test_features, [range(len(dataset.test_features))]
       ),

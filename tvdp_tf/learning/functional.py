@@ -52,7 +52,7 @@ _EMBEDDING = tf.keras.layers.Embedding
 
 
 @contextlib.contextmanager
-def _any_index(model: tf.keras.Model) -> Iterator[None]:
+def any_index(model: tf.keras.Model) -> Iterator[None]:
   """Lets embeddings take the nearest index: a wrong one must not be an error.
 
   An op that fails on an example's values would show them to everybody. A class
@@ -100,6 +100,21 @@ def _normalized_apart(model: tf.keras.Model) -> Iterator[None]:
       attributes['_fused'] = fused
 
 
+@contextlib.contextmanager
+def unseeded() -> Iterator[None]:
+  """Leaves `tf.random.set_seed` out of the graph that is traced.
+
+  All clients of a round share the generator of an op. With a seed its numbers
+  are known, and those of one client are shifted by how many another draws.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  seed, graph.seed = graph.seed, None
+  try:
+    yield
+  finally:
+    graph.seed = seed
+
+
 # Ops with a state that nobody reads out: the generator's.
 _RANDOM_OPS = frozenset(
   (
@@ -126,6 +141,15 @@ _OTHER_OPS = frozenset(
   )
 )
 _FULL_TYPES = ('float32', 'float64', None)
+
+
+def _is_taken(compute_dtype: str | None) -> bool:
+  # Integers have no gradient; floats in fewer bits have no proven clip.
+  return (
+    compute_dtype in _FULL_TYPES or not tf.as_dtype(compute_dtype).is_floating
+  )
+
+
 _HALF_TYPES = frozenset(
   number
   for name, number in types_pb2.DataType.items()
@@ -146,8 +170,8 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
 
   Raises:
     ValueError: If an op has a state that one example could leave to another,
-      computes in less than float32, can fail on the values of an example, or
-      has a kernel that mixes what is computed at once.
+      or a seed; computes in less than float32; can fail on the values of an
+      example; or has a kernel that mixes what is computed at once.
   """
   functions = graph_def.library.function
   nodes = [
@@ -167,6 +191,13 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
         f' got the op {node.op} ({node.name}), which keeps, shows or reads'
         ' something else, or fails on some values'
       )
+    if node.attr['seed'].i or node.attr['seed2'].i:
+      raise ValueError(
+        f'{name} must draw random numbers without a seed, for the data of one'
+        f' client would move those of the others, got the op {node.op}'
+        f' ({node.name}) with one: leave out seed=..., or, where it is that of'
+        ' tf.random.set_seed, set None'
+      )
     if node.op in onednn.RACING_OPS:
       raise ValueError(
         f'{name} must normalize by tf.nn.moments and tf.nn.batch_normalization,'
@@ -184,11 +215,21 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
   return frozenset(node.op for node in nodes)
 
 
+def check_captures(name: str, graph: tf.Graph) -> None:
+  """Refuses tensors that a model or loss has made outside of its calls."""
+  for tensor, inner in graph.captures:
+    if inner.dtype not in (tf.resource, tf.variant):
+      raise ValueError(
+        f'{name} must hold its constants as NumPy arrays, got a tensor of the'
+        f' shape {tuple(tensor.shape)} made outside of its call: tensor.numpy()'
+      )
+
+
 def _check_types(model: tf.keras.Model) -> None:
   """Refuses layers and weights in other types than float32 and float64."""
   for layer in keras_version.all_layers(model):
     policy = getattr(layer, 'dtype_policy', None)
-    if policy is not None and policy.compute_dtype not in _FULL_TYPES:
+    if policy is not None and not _is_taken(policy.compute_dtype):
       raise ValueError(
         'model must compute in float32 or float64, for which clipping is '
         f'proven, got {policy.name} in layer {layer.name}'
@@ -269,8 +310,9 @@ class FunctionalModel:
       def call(weights, features):
         with (
           weights_replaced(model, weights),
-          _any_index(model),
+          any_index(model),
           _normalized_apart(model),
+          unseeded(),
         ):
           return model(features, training=training)
 
@@ -284,6 +326,7 @@ class FunctionalModel:
         ) from error
 
     self._calls = {training: trace(training) for training in (False, True)}
+    check_captures('model', self._calls[True].graph)
     if self._calls[True].graph.captures:
       held = [w.name for w in model.trainable_weights]
       if keras_version.IS_KERAS_3:

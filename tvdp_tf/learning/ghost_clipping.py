@@ -320,6 +320,7 @@ class _WatchedModel:
       tf.GradientTape(watch_accessed_variables=False) as tape,
       functional.weights_replaced(self._model, list(weights)),
       _watched(self.layers, tape, seen),
+      functional.unseeded(),
     ):
       outputs = self._model(features, training=self._training)
       # Row by row: a mean over them, and its gradient, would be a dozen ops.
@@ -332,6 +333,8 @@ class _WatchedModel:
     deltas = tape.gradient(
       losses, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
+    for delta, output in zip(deltas, outputs, strict=True):
+      delta.set_shape(output.shape)  # Not every gradient knows it.
     return list(inputs), list(deltas)
 
 

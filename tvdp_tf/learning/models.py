@@ -242,8 +242,8 @@ def find(name: str) -> ModelSpec:
   # Other formats hold code that Keras runs.
   if path.suffix != '.keras' or not path.is_file():
     raise ValueError(
-      f'model must be one of {", ".join(MODELS)} or {_FILE}PATH of a .keras '
-      f'file, got {name!r}'
+      f'model must be one of {", ".join(MODELS)} or {_FILE}PATH of an existing '
+      f'.keras file, got {name!r}'
     )
   outputs = load_file(path).output_shape[-1]
   loss = HingeLoss() if outputs == 1 else _cross_entropy()

@@ -13,14 +13,14 @@ import tensorflow as tf
 from tvdp_tf.learning import datasets
 
 
-def shape_of(x: Any) -> tuple[int, ...]:
-  """Shape of one example of `x`, as of `clients`, before it is checked.
+def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
+  """Shape of one example, of x and y as of `dataset`, before it is checked.
 
   Raises:
     ValueError: If there is none.
   """
   first = x
-  if isinstance(x, (list, tuple)):
+  if y is None and isinstance(x, (list, tuple)):
     if not x:
       raise ValueError('x must hold examples, got an empty list')
     first = x[0]
@@ -157,6 +157,8 @@ def _read(name: str, data: tf.data.Dataset) -> tuple[Any, Any]:
 def _array(name: str, value: Any) -> np.ndarray:
   if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
     value = value.to_numpy()
+  if np.ma.is_masked(value):
+    raise ValueError(f'{name} must have all its numbers, got masked ones')
   try:
     array = np.asarray(value)
   except (TypeError, ValueError):
@@ -185,7 +187,15 @@ def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
       f'{array.dtype}'
     )
   # What a user has is the caller's to change: a copy.
-  return np.array(array, dtype)
+  with np.errstate(over='ignore'):
+    copy = np.array(array, dtype)
+  kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
+  if not kept.all():
+    raise ValueError(
+      f'{name} must hold numbers within {dtype}, got another in row '
+      f'{np.argmin(kept.reshape(len(kept), -1).all(axis=1))}'
+    )
+  return copy
 
 
 def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:

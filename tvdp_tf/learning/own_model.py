@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import datasets, models
+from tvdp_tf.learning import datasets, functional, models
 
 _LINEAR = tf.keras.activations.linear
 # The outputs of what ends in one are no scores.
@@ -82,6 +82,11 @@ class OwnModel:
       )
     outputs = known.output_shape[1]
     self.num_classes = max(outputs, 2)
+    for weight in self._initial:
+      if weight.dtype != np.float32:
+        raise ValueError(
+          f'model must have weights in float32, got one in {weight.dtype}'
+        )
     _check_scores(self._scores(self._initial))
     self.spec = models.ModelSpec(
       datasets.OWN, self._build, _loss(loss, outputs)
@@ -170,7 +175,14 @@ def _check_scores(model: tf.keras.Model) -> None:
   if not dtype.is_floating or None in spec.shape[1:]:
     return
   examples = np.random.default_rng(0).normal(0, 10, [16, *spec.shape[1:]])
-  outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
+  try:
+    with functional.any_index(model):
+      outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
+  except Exception as error:
+    raise ValueError(
+      'model must take any values of the shape of its input, got '
+      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
   sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(16)
   within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
   if within and np.allclose(sums, 1, atol=1e-3):

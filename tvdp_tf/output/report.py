@@ -269,7 +269,7 @@ def write_run(
   settings = config.get('settings', {})
   resolved = config.get('resolved', {})
   spent = (
-    f'Epsilon {_epsilon(statement.epsilon)} at delta {statement.delta:g} is '
+    f'Epsilon {_epsilon(statement.epsilon)} at delta {statement.delta!r} is '
     f'delivered{"" if finished else " so far"} ({statement.view})'
     f'{_doubt(statement)}; the target is '
     f'{_epsilon(statement.target_epsilon)}.'
@@ -379,17 +379,23 @@ def write_plan(
 
 
 def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
-  """What several runs on the same users tell together, in a sentence.
+  """What several runs on the same examples tell together, in a sentence.
 
-  Epsilons and deltas add up, of one unit and adjacency.
+  Epsilons and deltas add up, of examples and one adjacency. A user is another
+  in each run: the examples are dealt out anew.
   """
-  start = 'Each verdict is of one run alone, and all runs are of the same users'
+  start = 'Each verdict is of one run alone, and all are of the same examples'
   if not all(said.holds for said in statements):
     return f'{start}: nothing is promised against someone who sees all of them.'
   if len({(said.unit, said.adjacency) for said in statements}) > 1:
     return (
       f'{start}. They protect different things, so that nothing is promised'
       ' here against someone who sees all of them.'
+    )
+  if statements[0].unit == 'user':
+    return (
+      f'{start}, dealt out to other users in each: nothing is promised here'
+      ' against someone who sees all of them.'
     )
   number = statement_lib.format_epsilon
   epsilon = math.fsum(said.target_epsilon for said in statements)

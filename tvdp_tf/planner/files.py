@@ -95,7 +95,7 @@ def _title(report) -> str:
   return (
     f'Convergence bound at one budget: mechanism {settings.mechanism},'
     f' calibration {settings.calibration}\n'
-    f'epsilon = {settings.epsilon:g} ({worth}), delta = {settings.delta:g},'
+    f'epsilon = {settings.epsilon!r} ({worth}), delta = {settings.delta!r},'
     f' {settings.users_per_round} of {settings.users} users a round,'
     f' {settings.participation}'
   )

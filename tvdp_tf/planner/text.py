@@ -40,7 +40,7 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
     rows += [
       (
         'target',
-        f'epsilon = {settings.epsilon:g}, delta = {settings.delta:g}',
+        f'epsilon = {settings.epsilon!r}, delta = {settings.delta!r}',
       ),
       ('theta', change),
       ('calibration', settings.calibration or "the mechanism's own"),
@@ -408,7 +408,7 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
     'Proposed',
     f'  --theta={optimal.theta:.6g} --rounds={optimal.rounds}',
     *layout.wrap(
-      f'for epsilon = {settings.epsilon:g} at delta = {settings.delta:g}:'
+      f'for epsilon = {settings.epsilon!r} at delta = {settings.delta!r}:'
       f' {sigmas} in the next model'
     ),
   ]

@@ -141,6 +141,7 @@ class LedgerAudit:
       header.delta,
       header.unit,
       header.units or header.clients,
+      header.adjacency,
     )
 
   @property

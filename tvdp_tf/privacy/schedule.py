@@ -14,6 +14,7 @@ add.
 
 import abc
 import dataclasses
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -387,6 +388,15 @@ def listed_shape(
   """
   rounds = _validate.integer('rounds', rounds)
   if callable(stddevs):
+    try:
+      inspect.signature(stddevs).bind(1, rounds)
+    except TypeError as error:
+      raise ValueError(
+        'schedule must be a function of a round and of their number, (m,'
+        f' rounds), got {_validate.quoted(stddevs)}: {error}'
+      ) from error
+    except ValueError:  # It has no signature: called as it is.
+      pass
     stddevs = [stddevs(m, rounds) for m in range(1, rounds + 1)]
   if isinstance(stddevs, str) or not isinstance(
     stddevs, (Sequence, np.ndarray)

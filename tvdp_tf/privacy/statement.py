@@ -68,7 +68,11 @@ def guess_probability(epsilon: float, delta: float) -> float:
 
 
 def worth(
-  epsilon: float, delta: float, unit: str, units: int | None = None
+  epsilon: float,
+  delta: float,
+  unit: str,
+  units: int | None = None,
+  adjacency: str = sensitivity_lib.REPLACE_ONE,
 ) -> tuple[str, bool]:
   """What (epsilon, delta) is worth, in a sentence, and whether that is little.
 
@@ -77,6 +81,8 @@ def worth(
     delta: In (0, 1).
     unit: 'example' or 'user'.
     units: How many of them there are, if it is known.
+    adjacency: What epsilon is of. Only of replace-one are two that may be
+      exchanged neighbors; else it is one that is there or not.
 
   Returns:
     The sentence; and whether epsilon is above `MEANINGFUL_EPSILON` or delta
@@ -88,15 +94,22 @@ def worth(
       f' that a mechanism which publishes one {unit} at random would meet it'
     ), True
   right = guess_probability(epsilon, delta)
+  exchanged = adjacency == sensitivity_lib.REPLACE_ONE
   if epsilon > MEANINGFUL_EPSILON:
+    what = f'whose {unit} it was, of two,' if exchanged else _presence(unit)
     return (
-      f'little: an attacker who has to tell whose {unit} it was, of two, may be'
-      f' right up to {100 * right:.6g} % of the time'
+      f'little: an attacker who has to tell {what} may be right up to'
+      f' {math.ceil(1e6 * right) / 1e4:.7g} % of the time'
     ), True
+  what = f'which of two {unit}s was there' if exchanged else _presence(unit)
   return (
-    f'an attacker who has to tell which of two {unit}s was there is right at'
+    f'an attacker who has to tell {what} is right at'
     f' most {math.ceil(1000 * right) / 10:g} % of the time; guessing is 50 %'
   ), False
+
+
+def _presence(unit: str) -> str:
+  return f'whether one {unit} was there'
 
 
 def verdict(holds: bool, little: bool) -> str:
@@ -253,13 +266,17 @@ class PrivacyStatement:
   @property
   def worth(self) -> str:
     """What the promise is worth if it holds, in a sentence."""
-    return worth(self.target_epsilon, self.delta, self.unit, self.units)[0]
+    return self._worth()[0]
+
+  def _worth(self) -> tuple[str, bool]:
+    return worth(
+      *(self.target_epsilon, self.delta, self.unit, self.units, self.adjacency)
+    )
 
   @property
   def verdict(self) -> str:
     """HOLDS, with a reservation if it is worth little, or DOES NOT HOLD."""
-    _, little = worth(self.target_epsilon, self.delta, self.unit, self.units)
-    return verdict(self.holds, little)
+    return verdict(self.holds, self._worth()[1])
 
   def to_json_dict(self) -> dict[str, object]:
     """The statement as `json.dumps` takes it; infinity is the string 'inf'."""

@@ -189,7 +189,7 @@ def _own(model, x, y, test, loss, has_features: bool) -> _Own:
   Raises:
     ValueError: If they do not fit.
   """
-  shape = own_data.shape_of(x)
+  shape = own_data.shape_of(x, y)
   found = own_model.OwnModel(model, shape, loss)
   # Features are made of floats.
   dtype = np.dtype(np.float32) if has_features else found.input_dtype

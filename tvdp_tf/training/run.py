@@ -7,6 +7,7 @@ evaluation it can repeat.
 """
 
 import contextlib
+import math
 import pathlib
 import time
 from collections.abc import Mapping
@@ -135,6 +136,8 @@ class TrainingRun:
 
   def _show(self, bar: tqdm.tqdm) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
+    if math.isnan(accuracy):  # Nothing is evaluated yet.
+      return
     bar.set_postfix(loss=f'{loss:.3f}', accuracy=f'{accuracy:.3f}')
 
   def _row(

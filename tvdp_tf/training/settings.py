@@ -5,8 +5,10 @@ error about its flag.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
+
+import numpy as np
 
 from tvdp_tf import _validate, mechanisms, privacy
 from tvdp_tf.learning import (
@@ -125,6 +127,7 @@ class TrainingSettings:
   seed: int | None = None
 
   def __post_init__(self):
+    self._resolve_numbers()
     if self.dataset != OWN:
       datasets.check_name(self.dataset)
     if callable(self.features):
@@ -155,6 +158,7 @@ class TrainingSettings:
     _validate.integer('rounds', self.rounds)
     self._resolve_schedule()
     _validate.integer('local_steps', self.local_steps)
+    self._check_shares()
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
     self._mechanism.check(self)
     sensitivity.check_clip('example_l2_norm_clip', self.example_l2_norm_clip)
@@ -184,6 +188,20 @@ class TrainingSettings:
     if self.schedule:
       return privacy.ListedShape(self.schedule)
     return privacy.GeometricShape(self.theta)
+
+  def _resolve_numbers(self) -> None:
+    """Numbers of NumPy as Python's: JSON takes no others."""
+    for field in dataclasses.fields(self):
+      if isinstance(value := getattr(self, field.name), np.generic):
+        object.__setattr__(self, field.name, value.item())
+
+  def _check_shares(self) -> None:
+    for name in ('dropouts', 'colluders'):
+      if getattr(self, name) and not self._mechanism.sums_securely:
+        raise ValueError(
+          f'{name} must be 0 with mechanism {self.mechanism}, whose clients do'
+          f' not share the noise, got {getattr(self, name)}'
+        )
 
   def _check_views(self) -> None:
     _validate.one_of('views', self.views, views.VIEWS)
@@ -228,7 +246,7 @@ class TrainingSettings:
 
   def _resolve_schedule(self) -> None:
     given = self.schedule
-    if not callable(given) and not len(given):
+    if isinstance(given, Sized) and not len(given):
       object.__setattr__(self, 'schedule', ())
       return
     if not self._mechanism.takes_schedule:

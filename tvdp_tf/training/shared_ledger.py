@@ -61,6 +61,15 @@ class SharedLedger:
       raise errors.UsageError(
         f'ledger must be in a folder that exists, got {str(self.path)!r}'
       )
+    if settings.participation == 'poisson':
+      # When it was written tells how many were drawn.
+      mode = self.path.parent.stat().st_mode & 0o777
+      if mode & 0o077:
+        raise errors.UsageError(
+          'ledger must be in a folder that nobody else may open (chmod 700), as'
+          ' with participation poisson its times tell of secret draws, got'
+          f' {str(self.path)!r} in one of mode {mode:o}'
+        )
 
   def find(self) -> ledger_lib.LedgerHeader | None:
     """The header of the ledger, if there is one.
