@@ -10,7 +10,6 @@ as long to write, and its own checksums leave much out.
 """
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -69,18 +68,3 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
   if end != len(rest):
     raise ValueError(f'it holds {len(rest) - end} bytes too many')
   return arrays, notes
-
-
-def is_archive(content: bytes) -> bool:
-  """Whether it is an archive of NumPy's: as this library wrote them before."""
-  return content[:2] == b'PK'
-
-
-def of_archive(content: bytes) -> dict[str, np.ndarray]:
-  """The arrays of an archive of NumPy's.
-
-  Raises:
-    ValueError: If it is damaged or holds objects.
-  """
-  with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-    return dict(archive)

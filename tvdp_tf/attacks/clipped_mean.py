@@ -25,11 +25,6 @@ import tensorflow_federated as tff
 from tvdp_tf.federated import client_work
 from tvdp_tf.learning import clipping
 
-# (weights, features [n, ...], labels [n]) -> the mean, as the weights.
-MeanGradient = Callable[
-  [Sequence[np.ndarray], np.ndarray, np.ndarray], list[tf.Tensor]
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Subject:

@@ -453,9 +453,9 @@ def applied(
 _POINTS = np.linspace(0, 1, 120)[:, np.newaxis]
 
 
-def strokes(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
+def strokes(count: int, height: int, width: int) -> np.ndarray:
   """One to three smooth curves, bright on dark, float32 [n, h, w] in [0, 1]."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   # Drawn twice as large, and averaged.
   shape = np.array([2 * height, 2 * width])
   # In pixels of an image of 28 x 28.

@@ -227,7 +227,6 @@ GAUSSIAN = 'gaussian'
 LAPLACE = 'laplace'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 CONTINUOUS = {GAUSSIAN: standard_normal, LAPLACE: standard_laplace}
-DISTRIBUTIONS = (*CONTINUOUS, DISCRETE_GAUSSIAN)
 # Of a mechanism whose noise is Gaussian.
 GAUSSIANS = {
   noise_distance.CONTINUOUS: GAUSSIAN,
@@ -370,7 +369,7 @@ def perturb(
     noise_stddev: Scalar, standard deviation of every added value.
     noise_key: int64 tensor [2].
     release: As in `standard_normal`; a pair of key and release is used once.
-    distribution: One of `DISTRIBUTIONS`.
+    distribution: A key of `CONTINUOUS`, or `DISCRETE_GAUSSIAN`.
     drawn: With discrete noise: int64 [values], of `discrete_gaussian`, that
       nothing else is perturbed with, in the place of a draw by this key and
       release.
