@@ -87,10 +87,13 @@ def integer(
   return number
 
 
-def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-  """One of a closed set of words."""
+def one_of(
+  name: str, value: Any, allowed: Collection[str], condition: str = ''
+) -> str:
+  """One of a closed set of words, which a condition may have narrowed."""
   if value not in allowed:
     raise ValueError(
-      f'{name} must be one of {", ".join(allowed)}, got {quoted(value)}'
+      f'{name} must be one of {", ".join(allowed)}{condition}, got'
+      f' {quoted(value)}'
     )
   return value

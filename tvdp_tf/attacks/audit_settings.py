@@ -106,12 +106,12 @@ class AuditSettings:
   def _check_calibration(self):
     kind = mechanisms.MECHANISMS[self.mechanism]
     allowed = kind.calibrations(kind.participations[0])
-    name = self.calibration or allowed[0]
-    if name not in allowed:
-      raise ValueError(
-        f'calibration must be one of {", ".join(allowed)} with mechanism'
-        f' {self.mechanism}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'calibration',
+      self.calibration or allowed[0],
+      allowed,
+      f' with mechanism {self.mechanism}',
+    )
     object.__setattr__(self, 'calibration', name)
 
   @property

@@ -214,10 +214,6 @@ class ClippedGradients:
 
     self._gradients = gradients
 
-  def flatten(self, weights: Sequence) -> np.ndarray:
-    """Weights as one row, float64 [d]."""
-    return np.concatenate([np.ravel(w) for w in weights]).astype(np.float64)
-
   def split(self, row: np.ndarray) -> list[np.ndarray]:
     """The weights of a row."""
     ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]

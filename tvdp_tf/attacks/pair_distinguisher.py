@@ -40,13 +40,6 @@ _MOST_TRIALS = 2000
 _MODULUS = 2**60
 
 
-def _row(weights: Sequence) -> np.ndarray:
-  """Weights as a row, float64 [d]."""
-  return np.concatenate([np.ravel(np.asarray(w)) for w in weights]).astype(
-    np.float64
-  )
-
-
 def trials(epsilon: float, delta: float, confidence: float) -> int:
   """Three times as many as can refute the claim, within limits."""
   try:
@@ -119,11 +112,13 @@ class _Client:
   def noiseless(self, data) -> np.ndarray:
     """What `result` would be without noise."""
     weights = list(self._pair.weights)
-    total = self._pair.examples * _row(self._target.mean(weights, *data))
+    total = self._pair.examples * clipped_mean.flat(
+      self._target.mean(weights, *data)
+    )
     if self._others:
-      other = _row(self._target.mean(weights, *self._other))
+      other = clipped_mean.flat(self._target.mean(weights, *self._other))
       total = total + self._others * other
-    return _row(weights) - total / self._divisor
+    return clipped_mean.flat(weights) - total / self._divisor
 
   def result(self, data, keys: Sequence[np.ndarray]) -> np.ndarray:
     """The model after a round as a row, float64 [d]; a key for each client."""
@@ -133,7 +128,7 @@ class _Client:
       for (features, labels), key in zip(held, keys, strict=True)
     ]
     state = self._process.next(self._state, sequences).state
-    return _row(state.global_model_weights.trainable)
+    return clipped_mean.flat(state.global_model_weights.trainable)
 
 
 def distinguish(

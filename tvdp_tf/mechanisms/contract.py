@@ -27,8 +27,6 @@ SERVER_WORST = 'server, worst client'
 SERVER_MEDIAN = 'server, median client'
 OUTSIDER_WORST = 'outsider, worst client'
 
-_ACCOUNTANTS = ('exact', 'pld', 'rdp')
-
 
 class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
@@ -407,6 +405,36 @@ class Mechanism(abc.ABC):
     )
     return participation.participations(cohorts, self.settings.users)
 
+  @functools.cached_property
+  def _calibrated_budget(self) -> float:
+    """The sum of 1/z^2 over a user's releases that delivers the target."""
+    settings = self.settings
+    z_eff = calibration.equivalent_noise_multiplier(
+      settings.epsilon, self.delta, settings.calibration
+    )
+    return z_eff**-2.0
+
+  def _initial_multipliers(self, rounds: int, completed: int = 0) -> np.ndarray:
+    """z_{k,1} with which each user spends the rest of the budget, [users]."""
+    budget = self._calibrated_budget
+    return calibration.initial_noise_multipliers(
+      self.planned(rounds),
+      self.settings.noise_shape,
+      self.releases_per_client,
+      budget,
+      self.spending.spent_of(budget) if self.history else 0.0,
+      completed,
+    )
+
+  def _schedule_of(
+    self, initial: np.ndarray, rounds: int
+  ) -> privacy.NoiseSchedule:
+    """The schedule of the user with the most noise, of those z_{k,1}."""
+    finite = initial[np.isfinite(initial)]
+    # If nobody can take part, nobody will.
+    largest = float(finite.max()) if len(finite) else 1.0
+    return self.settings.noise_shape.schedule(rounds, largest)
+
   def _weights(self, clients: np.ndarray) -> np.ndarray:
     """p_k, the weights of these clients in the mean of a round."""
     sizes = self.fed.examples_per_user[clients].astype(np.float64)
@@ -424,7 +452,7 @@ class Mechanism(abc.ABC):
     order = self.spending.by_spending()
     return {
       view: self._proven(
-        delivered(self.spending.noise_multipliers(user), self.delta)
+        statements.delivered(self.spending.noise_multipliers(user), self.delta)
       )
       for view, user in ((worst, order[-1]), (median, order[len(order) // 2]))
     }
@@ -569,19 +597,3 @@ class Mechanism(abc.ABC):
   @classmethod
   def _is_ours(cls) -> bool:
     return cls.__module__.startswith('tvdp_tf.mechanisms.')
-
-
-def largest_finite(noise_multipliers: np.ndarray) -> float:
-  """The largest finite one; 1 if nobody can take part, and nobody will."""
-  finite = noise_multipliers[np.isfinite(noise_multipliers)]
-  return float(finite.max()) if len(finite) else 1.0
-
-
-def delivered(
-  noise_multipliers: np.ndarray, delta: float
-) -> Mapping[str, float]:
-  """Epsilon of unsampled releases, by accountant."""
-  return {
-    accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
-    for accountant in _ACCOUNTANTS
-  }

@@ -5,7 +5,10 @@ and when nothing holds, is added here, where no class leaves it out.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from tvdp_tf import privacy
 from tvdp_tf.learning import features, views
@@ -18,6 +21,19 @@ _SEEDED = (
 )
 # Accounting at another Renyi order, or rounding, is less than that.
 _SAME = 0.99
+
+
+_ACCOUNTANTS = ('exact', 'pld', 'rdp')
+
+
+def delivered(
+  noise_multipliers: np.ndarray, delta: float
+) -> Mapping[str, float]:
+  """Epsilon of unsampled releases, by accountant."""
+  return {
+    accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
+    for accountant in _ACCOUNTANTS
+  }
 
 
 def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:

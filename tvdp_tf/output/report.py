@@ -44,8 +44,7 @@ class Number(NamedTuple):
   value: str
 
 
-def _epsilon(value: float) -> str:
-  return statement_lib.format_epsilon(value)
+_epsilon = statement_lib.format_epsilon
 
 
 def _numbers(caption: str, rows: Sequence[Number], source: str) -> str:
@@ -391,12 +390,11 @@ def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
       f'{start}. They protect different things, so that nothing is promised'
       ' here against someone who sees all of them.'
     )
-  number = statement_lib.format_epsilon
   epsilon = math.fsum(said.target_epsilon for said in statements)
   delta = math.fsum(said.delta for said in statements)
   return (
     f'{start}. Against someone who sees all of them, what holds is epsilon ='
-    f' {number(epsilon)} at delta = {number(delta)}: they add up.'
+    f' {_epsilon(epsilon)} at delta = {_epsilon(delta)}: they add up.'
   )
 
 

@@ -99,6 +99,11 @@ class LedgerAudit:
     return float(np.median(self.epsilons))
 
   @property
+  def clients_above_target(self) -> int:
+    """How many clients have spent more than the target."""
+    return int(np.sum(self.epsilons > self.header.target_epsilon))
+
+  @property
   def within_budget(self) -> bool:
     """Whether no client has spent more than its target."""
     return self.worst_epsilon <= self.header.target_epsilon
@@ -188,8 +193,10 @@ class LedgerAudit:
     if header.target_epsilon == math.inf:
       faults.append('there is no finite target')
     elif not self.within_budget:
-      over = int(np.sum(self.epsilons > header.target_epsilon))
-      faults.append(f'{over} of {header.clients} clients are above the target')
+      faults.append(
+        f'{self.clients_above_target} of {header.clients} clients are above the'
+        ' target'
+      )
     for share in self.runs:
       # Alone it has the ledger's target, but for one that was edited.
       if share.worst_epsilon > share.run.target_epsilon:
@@ -254,8 +261,7 @@ class LedgerAudit:
     limit = 'enforced' if header.enforced else 'recorded, not enforced'
     verdict = 'all are within it'
     if not self.within_budget:
-      over = int(np.sum(self.epsilons > header.target_epsilon))
-      verdict = f'{over} of them are ABOVE it'
+      verdict = f'{self.clients_above_target} of them are ABOVE it'
     least, most = int(self.participations.min()), int(self.participations.max())
     if holds is None:
       holds, reason = self.holds, self.reason

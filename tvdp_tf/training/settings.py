@@ -179,6 +179,10 @@ class TrainingSettings:
     return mechanisms.MECHANISMS[self.mechanism]
 
   @property
+  def _of_mechanism(self) -> str:
+    return f' with mechanism {self.mechanism}'
+
+  @property
   def noise_shape(self) -> privacy.NoiseShape:
     """How the noise changes over the rounds."""
     if self.schedule:
@@ -240,13 +244,12 @@ class TrainingSettings:
 
   def _resolve_participation(self) -> None:
     options = self._mechanism.participations
-    name = self.participation or options[0]
-    if name not in options:
-      allowed = ', '.join(word for word in PARTICIPATIONS if word in options)
-      raise ValueError(
-        f'participation must be one of {allowed} with mechanism '
-        f'{self.mechanism}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'participation',
+      self.participation or options[0],
+      [word for word in PARTICIPATIONS if word in options],
+      self._of_mechanism,
+    )
     object.__setattr__(self, 'participation', name)
 
   def _resolve_adjacency(self) -> None:
@@ -268,12 +271,12 @@ class TrainingSettings:
           f'{self.calibration!r}'
         )
       return
-    name = self.calibration or allowed[0]
-    if name not in allowed:
-      raise ValueError(
-        f'calibration must be one of {", ".join(allowed)} with mechanism '
-        f'{self.mechanism} and participation {self.participation}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'calibration',
+      self.calibration or allowed[0],
+      allowed,
+      f'{self._of_mechanism} and participation {self.participation}',
+    )
     object.__setattr__(self, 'calibration', name)
 
   def _check_noise(self) -> None:
@@ -285,20 +288,17 @@ class TrainingSettings:
         f'noise must not be given with mechanism {self.mechanism}, got '
         f'{self.noise!r}'
       )
-    raise ValueError(
-      f'noise must be one of {", ".join(allowed)} with mechanism '
-      f'{self.mechanism}, got {self.noise!r}'
-    )
+    _validate.one_of('noise', self.noise, allowed, self._of_mechanism)
 
   def _check_refinement(self) -> None:
     allowed = self._mechanism.refinements(self.participation)
     _validate.one_of('refinement', self.refinement, {*REFINEMENTS, *allowed})
-    if self.refinement not in allowed:
-      raise ValueError(
-        f'refinement must be one of {", ".join(allowed)} with mechanism '
-        f'{self.mechanism} and participation {self.participation}, got '
-        f'{self.refinement!r}'
-      )
+    _validate.one_of(
+      'refinement',
+      self.refinement,
+      allowed,
+      f'{self._of_mechanism} and participation {self.participation}',
+    )
     privacy.new_maximum_rounds(self.alpha_d, 1)
 
   @property

@@ -102,11 +102,6 @@ class Report:
     }
 
 
-def report(game: membership_game.Game) -> Report:
-  """Attacks the targets of a game."""
-  return Report(game, attack(game))
-
-
 def verdict(found: Report) -> str:
   """One line on what is delivered."""
   shown = audit_report.format_lower_bound(found.shown)

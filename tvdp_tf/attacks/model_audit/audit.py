@@ -108,7 +108,15 @@ class PreparedAudit:
   """An audit whose canaries are drawn and whose guesses are counted."""
 
   def __init__(self, settings: settings_lib.ModelAuditSettings):
-    """See `prepare_one_run`."""
+    """Draws the canaries, and sets how many coins are guessed.
+
+    Args:
+      settings: What to audit.
+
+    Raises:
+      ValueError: If a setting does not fit the data or the model.
+      DatasetUnavailableError: If the data set cannot be loaded.
+    """
     self._began = time.monotonic()
     self._settings = settings
     self._run = run = canary_run.of(settings)
@@ -164,22 +172,6 @@ class PreparedAudit:
       ),
       seconds=self._seconds + time.monotonic() - began,
     )
-
-
-def prepare_one_run(settings: settings_lib.ModelAuditSettings) -> PreparedAudit:
-  """Draws the canaries, and sets how many coins are guessed.
-
-  Args:
-    settings: What to audit.
-
-  Returns:
-    The audit, ready for its run.
-
-  Raises:
-    ValueError: If a setting does not fit the data or the model.
-    DatasetUnavailableError: If the data set cannot be loaded.
-  """
-  return PreparedAudit(settings)
 
 
 # Share of the allowed error that the distinguisher of the worst pair may use
@@ -332,7 +324,7 @@ def audit(
   training = settings.training
   error = 1 - settings.confidence
   # First what may be refused.
-  run = prepare_one_run(
+  run = PreparedAudit(
     dataclasses.replace(settings, confidence=1 - error * (1 - _PAIR_SHARE))
   )
   fed = federation.assemble(training)

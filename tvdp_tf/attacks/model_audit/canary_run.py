@@ -236,7 +236,7 @@ class CanaryRun:
     """
     training = self.settings.training
     (group,) = (g for g in self.groups if view[0] in g.places)
-    start, end = map(self._gradients.flatten, (sent, seen))
+    start, end = map(clipped_mean.flat, (sent, seen))
     if not np.isfinite(end).all():
       raise errors.TrainingFailedError(
         'training diverges: learning_rate must be smaller, got '
