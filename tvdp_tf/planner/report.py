@@ -298,13 +298,13 @@ def make_report(
   pilot: planning_pilot.Pilot | None = None,
   progress: bool = False,
 ) -> PlanReport:
-  """Makes the plan.
+  """Predicts noise, privacy and convergence of a training before it runs.
 
   Args:
-    settings: Of the training to plan; as `PlanSettings` also what its
-      prediction rests on.
-    pilot: What to measure A and Theta from, in place of those of the settings.
-    progress: Whether to count the plans that are compared on a terminal.
+    settings: Of the training; `PlanSettings` also have the inputs of the
+      prediction.
+    pilot: A pilot run to measure A and Theta from, instead of the settings.
+    progress: Whether to show on a terminal how many plans were compared.
 
   Returns:
     The report.

@@ -1,9 +1,8 @@
 r"""The privacy ledger: every release on record before it happens.
 
-A guarantee is a statement about all releases that ever took place, those of
-crashed runs and retried rounds included. The ledger is the one place where they
-are counted, per client, by the client's *actual* participations and the noise
-that each of them really had:
+A guarantee covers all releases that ever took place, including those of crashed
+runs and retried rounds. The ledger is the one place where they are counted, per
+client, by the client's *actual* participations and the noise of each of them:
 
   with PrivacyLedger.create('run/ledger.jsonl', header, run) as ledger:
     ...
@@ -11,30 +10,31 @@ that each of them really had:
     # On the disk now, or an exception. Only then:
     release(...)
 
-`record` refuses a release that would take a client above its target, before
-anything is written. Without sampling that is a privacy filter: noise and number
-of rounds may depend on earlier releases (`refine_stddev`).
+`record` refuses a release that would exceed a client's target, before anything
+is written. Without sampling this is a privacy filter: noise and number of
+rounds may depend on earlier releases (`refine_stddev`).
 
-Several runs on the same data, as when settings are tuned or a model is trained
-again, may share one ledger and one budget, one after the other or at once:
+Several runs on the same data, as in tuning or retraining, may share one ledger
+and one budget, one after the other or at the same time:
 
   with PrivacyLedger.open('ledger.jsonl', header, shared=True) as ledger:
     ledger.join(run)
 
-A noise multiplier is relative to its own run's sensitivity, so that runs of any
-clips, schedules and noise add up. What must be one and the same is whose data a
-client's number stands for: the header says so, in words and with a public seed,
-and a run of other clients is refused. Runs that share a ledger must be on one
-machine, whose locks they take turns by.
+A noise multiplier is relative to the sensitivity of its own run, so runs with
+any clips, schedules and noise add up. Only the meaning of a client's number
+must
+be the same in all runs: the header describes the clients in words and with a
+public seed, and a run with other clients is refused. Runs that share a ledger
+must be on one machine, because they take turns by file locks.
 
-A retry is told from a new release by its `release_id`. One with the same noise
-key and the same inputs is bit-identical: it is recorded, recognised and not
-charged. A fresh key is a new release, and charged. The same key with another
-input is refused. Keys never enter the file, only SHA-256 of them.
+The `release_id` distinguishes a retry from a new release. A release with the
+same noise key and the same inputs is bit-identical: it is recorded, but not
+charged again. A release with a fresh key is charged. The same key with another
+input is refused. The file never contains keys, only their SHA-256.
 
 The file is evidence by itself: `ledger_audit.audit` recomputes every client's
-epsilon from it. It is chained, and its length pinned by a second file
-(`_chained_file` says against what that helps, and against what not).
+epsilon from it. Its lines are a chain of hashes, and a second file holds its
+length (`_chained_file` explains what this protects against, and what not).
 """
 
 import contextlib
