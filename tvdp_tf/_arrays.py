@@ -1,12 +1,12 @@
-"""Arrays as bytes that tell their damage: of checkpoints and of caches.
+"""Encodes arrays as bytes with a checksum, for checkpoints and caches.
 
   SHA-256 of all that follows, 32 bytes
   the number of bytes of the table, 8 bytes, lowest first
   the table, in JSON: [notes, [[name, NumPy's dtype, shape], ...]]
   the arrays in that order, without gaps, the last index running fastest
 
-It is read without unpickling. An archive of NumPy's (`.npz`) takes three times
-as long to write, and its own checksums leave much out.
+Nothing is unpickled. NumPy's archives (`.npz`) take three times as long to
+write, and their checksums do not cover everything.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Checks for values that come from outside: one clear line each.
+"""Checks of values from outside, with error messages of one line.
 
-Every function returns the checked value in its plain Python type, and raises
-`ValueError` with what it is, the value, and what is allowed.
+Every function returns the checked value in its plain Python type. It raises a
+`ValueError` that states the name, the value, and what is allowed.
 """
 
 import math

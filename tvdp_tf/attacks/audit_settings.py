@@ -1,4 +1,4 @@
-"""What an audit is made of: the flags of `binaries/attack.py --audit`, checked.
+"""The settings of an audit: the flags of `binaries/attack.py --audit`, checked.
 
 Field names are the names of the flags, so that an error about a field is an
 error about its flag.

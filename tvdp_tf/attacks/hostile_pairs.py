@@ -2,13 +2,13 @@ r"""A search for two data sets that move the clipped mean gradient too far.
 
 The guarantee of `mechanism=gradient` rests on one inequality: whatever the
 model, its weights and the data, replacing one of n examples moves the mean of
-the clipped gradients by at most 2 C_g / n. Here a pair of data sets is looked
-for that breaks it, on the very function that trains (`clipped_mean`), which
-computes it in floating point. The measure is the ratio
+the clipped gradients by at most 2 C_g / n. This module searches for a pair of
+data sets that violates it, on the function that trains (`clipped_mean`), in
+floating point. The measure is the ratio
 
   n |g(D) - g(D')| / (2 C_g),
 
-at most 1 where the guarantee holds, rounding included. The search goes through
+which is at most 1 if the guarantee holds, rounding included. The search tries
 
 * data sets that are hostile to arithmetic and to layers that mix the examples
   of a batch: norms from 1e-4 to 1e30, repeated, equal and single-valued
@@ -22,9 +22,9 @@ at most 1 where the guarantee holds, rounding included. The search goes through
   Underestimation of Sensitivity in Differentially Private Libraries and How to
   Fix It", 2022). The sums are the same code for every model.
 
-It also compares the mean with that of the examples' own gradients, each clipped
-by itself: training on something else is a bug, if not a leak. Where users are
-protected, data sets of one example are looked for that move a user's clipped
+It also compares the mean with that of the single examples' clipped gradients:
+training on something else is a bug, even if it leaks nothing. If users are
+protected, the search is for data sets of one example that move a user's clipped
 update by more than 2 C_u.
 """
 

@@ -1,13 +1,12 @@
-r"""Two data sets told apart by their uploads: what a hostile pair is worth.
+r"""Distinguishes two data sets by their uploads: the epsilon of a hostile pair.
 
-One client takes one noisy step, many times over, on D and on D', in the
-learning process that trains (`federated.build_learning_process`), its noise
-calibrated for one release of the epsilon and delta that are claimed. Where the
-server sees a sum alone, it is that of the client and so many others, of an
-example each that is known, as must hide it with their shares. Where users are
-protected, the two data sets are all that a user has, and it takes the steps of
-training. The attacker
-knows where both results would be without noise, a and b (from
+One client takes one noisy step, many times, on D and on D', in the learning
+process that trains (`federated.build_learning_process`), with noise calibrated
+for a single release at the claimed epsilon and delta. If the server sees only
+sums, the result is the sum of this client and of the other clients whose shares
+must hide it, each with one known example. If users are protected, the two data
+sets are all that a user has, and the client takes the steps of training. The
+attacker knows both results without noise, a and b (from
 `clipped_mean.Subject.mean`), and scores a result u by
 
   <u - (a + b) / 2, a - b> / variance of the noise,

@@ -7,15 +7,15 @@ server gets
 
   sum_k x_k + e_k  (mod modulus).
 
-Whatever H of the shares an attacker does not know are together as Gaussian
-noise of standard deviation s sqrt(H), up to a distance that counts as part of
-delta (`privacy.noise_distance`). Further shares, of clients that keep theirs
-too, and the wrap-around of the modulus are post-processing of that sum. So the
-noise multiplier is
+Let H be the number of shares that an attacker does not know. Their sum is
+Gaussian noise of standard deviation s sqrt(H), up to a distance that counts as
+part of delta (`privacy.noise_distance`). Further unknown shares, and the
+wrap-around of the modulus, are post-processing of that sum. So the noise
+multiplier is
 
   z = s sqrt(H) / Delta,
 
-Delta the most that the sum of the x_k changes, in steps.
+where Delta is the sensitivity of the sum of the x_k, in steps.
 """
 
 import collections

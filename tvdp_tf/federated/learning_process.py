@@ -1,8 +1,8 @@
-"""Algorithm 1 of the paper, and its sound siblings, as `LearningProcess`es.
+"""Algorithm 1 of the paper, and its sound variants, as `LearningProcess`es.
 
-Broadcast w(m-1); each client trains, brings its local model or its update; the
-server's new model w(m) is their mean, weighted by p_k, or what its optimizer
-(`learning.server_optimizer`) makes of it.
+The server broadcasts w(m-1). Each client trains and sends its local model or
+its update. The new model w(m) is their mean, weighted by p_k, or the result of
+the server's optimizer (`learning.server_optimizer`) on that mean.
 """
 
 import collections

@@ -1,9 +1,9 @@
-"""`--mechanism=distributed`: shares of noise; a server that sees sums alone.
+"""`--mechanism=distributed`: shares of noise; the server sees only sums.
 
-Each client adds a share of discrete noise, the sum goes through a secure
-aggregation protocol, and so many shares hide it that some may be missing
-(clients that drop out) or known to the server (clients that collude with it).
-`distributed` protects an example, `distributed_users` a user.
+Each client adds a share of discrete noise, and the sum is computed by a secure
+aggregation protocol. There are enough shares for the guarantee to hold even if
+some are missing (clients that drop out) or known to the server (clients that
+collude with it). `distributed` protects an example, `distributed_users` a user.
 """
 
 import abc

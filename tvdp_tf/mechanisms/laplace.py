@@ -1,9 +1,9 @@
 """`--mechanism=laplace`: the paper's baseline, its calibration spelled out.
 
-The paper does not say how it calibrates Laplace noise. Here: L1 sensitivity
-sqrt(d) 2C/|D_k|, its L2 sensitivity times the square root of the number d of
-parameters; and basic composition over the planned rounds of the client that
-takes part most often, each with the same share of epsilon.
+The paper does not say how it calibrates Laplace noise. This module uses the L1
+sensitivity sqrt(d) 2C/|D_k|, which is the L2 sensitivity times the square root
+of the number d of parameters, and basic composition over the planned rounds of
+the client that takes part most often, each with the same share of epsilon.
 """
 
 import dataclasses

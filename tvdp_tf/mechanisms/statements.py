@@ -1,7 +1,8 @@
-"""What is stated of any mechanism's run, whoever has written the mechanism.
+"""The parts of a statement that are common to all mechanisms.
 
-A class of your own says what its releases deliver. What a reader has to grant,
-and when nothing holds, is added here, where no class leaves it out.
+A custom mechanism states what its releases deliver. This module adds the
+assumptions of every run, and the conditions under which no guarantee holds, so
+that no mechanism can leave them out.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""`report.html`: a run, a plan or a comparison for people who decide.
+"""`report.html`: a run, a plan or a comparison for decision makers.
 
-What is said is what the statement says; every number links to the file of the
-same folder that it is from.
+The report repeats the privacy statement. Every number links to the file in the
+same folder that it comes from.
 """
 
 import importlib.metadata

@@ -1,7 +1,8 @@
-"""The audit of a ledger: its verdict, its runs, every client's epsilon.
+"""Reports the audit of a ledger: verdict, runs, every client's epsilon.
 
-Where the ledger is in a run's folder, the run's statement is beside it. It
-knows more than the ledger, and what it does not promise is not endorsed here.
+If the ledger is in a run's folder, the run's statement is next to it. The
+statement knows more than the ledger: if it does not hold, this report does not
+say HOLDS either.
 """
 
 import dataclasses

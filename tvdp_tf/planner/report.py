@@ -1,8 +1,8 @@
-"""A plan: noise, what it delivers, and what it costs, before any training.
+"""A plan: noise, delivered epsilon and convergence bound, before training.
 
-`make_report` computes everything once; `text` puts it into words and
-`files` into files, so that they cannot disagree. The mechanism is the one that
-training would build, and says what it says there. Nothing here loads
+`make_report` computes everything once; `text` formats it for a terminal and
+`files` writes it to files, so that they always agree. The plan uses the same
+mechanism, and makes the same statement, as training would. Nothing here loads
 TensorFlow.
 """
 

@@ -1,12 +1,12 @@
-"""What the lines of a ledger say: a header, runs, and records of their rounds.
+"""The format of a ledger's lines: a header, runs, and records of their rounds.
 
-The header says what the budget is. A run's line stands before its first record
-and says what its numbers mean; several runs may share one budget. Every record
-is one attempt at a round of one run.
+The header defines the budget. A run's line comes before its first record and
+defines the meaning of its numbers; several runs may share one budget. Every
+record is one attempt at a round of one run.
 
-The checks here are those of a line read from disk and of a line about to be
-written: a ledger cannot be made that could not be read. Version 1, of one run
-that did not say whether its noise was seeded, is read and no longer written.
+The same checks apply to lines read from disk and to lines about to be written,
+so every ledger that is written can be read. Version 1 had a single run and did
+not record whether its noise was seeded; it is read but no longer written.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
-"""What a ledger's lines add up to: replayed from the file, or under way.
+"""The state of a ledger: the sum of its lines, replayed or being written.
 
-A release is told by its noise key. The same key with the same client, round,
-model, settings and noise yields the same bits: a repeat, which discloses
-nothing new and is not charged. The same key with anything else is refused: the
-difference of the two releases has no noise in it. So is the same key in another
-run, whatever it releases: what is a repeat is seen within one run.
+A release is identified by its noise key. The same key with the same client,
+round, model, settings and noise yields the same bits. Such a repeat discloses
+nothing new and is not charged. The same key with anything else is refused,
+because the difference of the two releases would contain no noise. The same key
+in another run is always refused: repeats are recognized only within one run.
 """
 
 import dataclasses

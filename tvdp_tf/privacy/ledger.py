@@ -22,9 +22,8 @@ and one budget, one after the other or at the same time:
 
 A noise multiplier is relative to the sensitivity of its own run, so runs with
 any clips, schedules and noise add up. Only the meaning of a client's number
-must
-be the same in all runs: the header describes the clients in words and with a
-public seed, and a run with other clients is refused. Runs that share a ledger
+must be the same in all runs: the header describes the clients in words and with
+a public seed, and a run with other clients is refused. Runs that share a ledger
 must be on one machine, because they take turns by file locks.
 
 The `release_id` distinguishes a retry from a new release. A release with the

@@ -1,8 +1,7 @@
 """How far one example or one user can move what is released.
 
-Every epsilon stands on the sensitivity that the noise is measured against.
-Each rule here is a named choice that carries its value, what it covers and
-whether it is proven:
+Every epsilon depends on the sensitivity that the noise is scaled to. Each rule
+has a name, a value, the release that it covers, and whether it is proven:
 
   paper       2C/n    NOT PROVEN: the paper's 2C/|D_k| (eq_sensitivity)
   projection  2C      two models in the ball of radius C

@@ -1,8 +1,8 @@
 """The privacy statement: what a run promises, to whom, and whether it holds.
 
-A statement cannot be built that calls a promise kept without an accountant that
-is sound and an epsilon that is within the target. The paper's claim (Theorem 1)
-stands beside what is delivered, never instead of it.
+A statement that says `holds` can only be built with a sound accountant whose
+epsilon is within the target. The paper's claim (Theorem 1) is shown next to the
+delivered epsilon, never instead of it.
 """
 
 import dataclasses

@@ -1,17 +1,17 @@
-"""The state of a run on the disk, and its recovery after a kill.
+"""Checkpoints: the state of a run on disk, and its recovery after a kill.
 
-A checkpoint is a file of tensors that is on the disk, whole,
-before the next round begins. One that cannot be used is set aside, and the one
-before takes its place.
+A checkpoint is a file of tensors. It is written completely before the next
+round begins. A checkpoint that cannot be used is renamed, and the previous one
+is used.
 
 A file holds the tensors in the order of `tf.nest.flatten`, named by their
-positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
-them.
+positions, as `_arrays.encoded`; its notes are TensorFlow's names of their
+dtypes.
 
-Before, checkpoints were SavedModels, which TFF's `FileProgramStateManager`
-wrote. They are read, and none is written any more: that part goes after a
-release. Only the variables are read, with
-their checksums; the graph is never executed.
+Earlier checkpoints were SavedModels, written by TFF's
+`FileProgramStateManager`. For one release they can still be read, but are no
+longer written. Only the variables are read, with their checksums; the graph is
+never executed.
 """
 
 import io

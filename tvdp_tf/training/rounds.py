@@ -1,6 +1,6 @@
-"""Rounds of a plan on a learning process: who, with which noise, how many.
+"""Runs the rounds of a mechanism on a learning process.
 
-TFF is in `build_process` and `on_runtime` alone: `Rounds` takes any `Process`.
+Only `build_process` and `on_runtime` use TFF: `Rounds` takes any `Process`.
 """
 
 import concurrent.futures

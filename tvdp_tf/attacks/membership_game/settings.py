@@ -1,4 +1,4 @@
-"""What a membership game is made of, checked.
+"""The settings of a membership game, checked.
 
 Field names are the names of the flags of `binaries/attack.py --membership`, so
 that an error about a field is an error about its flag.

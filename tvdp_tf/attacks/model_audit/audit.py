@@ -1,15 +1,14 @@
-r"""The whole audit of a model: hostile pairs, noise, canaries in one run.
+r"""The audit of a model: hostile pairs, noise, and canaries in one run.
 
-The audit in one run goes through the process that trains. A fair coin decides
-for each of many examples, the canaries, which of two it is
-(`attacks.canaries`). Then the run takes place: the federated computation that
-trains, with the users, cohorts, calibrated noise and local steps of the
-settings. The attacker is the server. It knows all but the coins and the noise,
-and sees what the mechanism lets it see (`model_audit.canary_run`): every
-upload, or their sum.
+The audit in one run uses the process that trains. For each of many canaries, a
+fair coin chooses which of two examples is used (`attacks.canaries`). Then the
+run takes place: the federated computation that trains, with the users, cohorts,
+calibrated noise and local steps of the settings. The attacker is the server. It
+knows all but the coins and the noise, and sees what the mechanism reveals to it
+(`model_audit.canary_run`): every upload, or their sum.
 
-From all that it estimates the coins; the surest guesses of all users make one
-test (`attacks.one_run`, which says why they may).
+From this it estimates the coins. The surest guesses of all users form one test
+(`attacks.one_run` explains why this is valid).
 """
 
 import dataclasses

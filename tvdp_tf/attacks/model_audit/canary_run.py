@@ -1,18 +1,18 @@
 r"""A training run with canaries, and what the server sees of it.
 
-What it sees depends on the mechanism. With `gradient` it is every upload: a
-round of one client alone, with the key that the client has in the round of all,
-is a round of the same computation, and its result is that client's upload.
+The view of the server depends on the mechanism. With `gradient` it sees every
+upload. To obtain it, a round is run with one client alone and with the key that
+this client has in the full round; the result is the upload of this client.
 
-With `distributed` it is the sum of all uploads, modulo the protocol's modulus.
-The attacker has whatever the settings grant it: in every round so many clients
-drop out as `dropouts` says, and so many tell it their data and noise as
-`colluders` says, which it takes off the sum. What is left is the sum of the
-others with their shares, and that is the result of a round of them alone. With
-`distributed_users` it is the same of updates: a user's data are all its canary,
-one coin a user, so that it takes many users to show much. Who
-collude and who drop out is the attacker's choice: always the first users, so
-that the others are in as many sums as they can be.
+With `distributed` the server sees the sum of all uploads, modulo the protocol's
+modulus. The attacker has all that the settings allow: in every round `dropouts`
+clients drop out, and `colluders` clients reveal their data and noise, which it
+subtracts from the sum. The remainder is the sum of the others with their
+shares, which is the result of a round of these clients alone. With
+`distributed_users` it is the same for updates: all data of a user are one
+canary with one coin, so many users are needed to show much. The attacker
+chooses who colludes and who drops out: always the first users, so that the
+others are in as many sums as possible.
 """
 
 import dataclasses

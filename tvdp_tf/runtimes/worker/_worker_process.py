@@ -5,12 +5,12 @@ when the parent is killed and fails when the interpreter shuts down, so that
 workers stay behind. Here the Linux kernel ends the worker with its parent
 (`PR_SET_PDEATHSIG`), whatever ended the parent.
 
-The way into it is a socket that nobody else can find, or an open port. What the
-worker is started with is the worker's: `hand_over` closes it here once the
-worker has it.
+The worker is reached through a socket that nobody else can find, or an open
+port. Once the worker has the descriptors that it inherits, `hand_over` closes
+them in this process.
 
-This module knows processes and logs; nothing of TFF but that its worker listens
-on the port that `worker_launcher` gives it.
+This module deals with processes and logs. All it knows of TFF is that its
+worker listens on the port that `worker_launcher` passes to it.
 """
 
 import atexit

@@ -12,16 +12,16 @@ part. Shares and the order of the sums depend on the number of workers alone,
 not on which of them are alive or fast: with noise that is a function of its
 key, a computation has the same result on every attempt.
 
-A worker is lost when it breaks a connection off, or gives a call no answer
-within `timeout_s`: dead, cut off and hung look alike from here. Its share, and
-no more, goes to another worker, with the same noise keys: it is the same
-release, computed again, and not another one. The worker is used again once it
-answers. TFF by itself would wait for ever.
+A worker is lost when it closes a connection or does not answer a call within
+`timeout_s`; dead, disconnected and hung workers cannot be distinguished. Only
+its share goes to another worker, with the same noise keys: this computes the
+same release again, not another one. The worker is used again once it answers.
+TFF itself would wait forever.
 
-Where the workers draw the key (`central` without a seed), an attempt that was
-lost had noise of its own; but nothing of it was released.
+If the workers draw the key (`central` without a seed), a lost attempt had
+different noise, but nothing of it was released.
 
-docs/DISTRIBUTED.md says how to start workers, and how to protect them.
+docs/DISTRIBUTED.md explains how to start workers, and how to protect them.
 """
 
 import collections

@@ -5,21 +5,21 @@ with local_runtime():
   state = process.initialize()
 ```
 
-Against the context that TFF installs by default: no worker survives, however
-the parent ends; a worker that dies raises `WorkerError` where TFF would try
-again for ever; it starts in a tenth of a second, not one or two; and leaving
-the block gives every thread and file descriptor back.
+Differences from the context that TFF installs by default: no worker survives
+its parent, however the parent ends; if a worker dies, `WorkerError` is raised,
+where TFF would retry forever; it starts in a tenth of a second instead of one
+or two; and leaving the block releases every thread and file descriptor.
 
-Importing this module replaces TFF's default context by one that refuses to
-run: the first computation outside of a runtime would start a worker that
+Importing this module replaces TFF's default context by one that refuses to run.
+Otherwise the first computation outside of a runtime would start a worker that
 nothing ends. See `drop_stock_default_context`.
 
 Security: TFF's worker listens on all network interfaces, without TLS or
 authentication, and executes any TensorFlow graph, which may read and write
 files: whoever reaches the port acts as the user who started it. So the worker
-gets a network of its own (`worker_launcher`), which only this process can
-reach. Where the system does not permit that, as in most containers, nothing is
-started; `contained=False` starts it all the same, on an open port.
+runs in its own network namespace (`worker_launcher`), which only this process
+can reach. Where the system does not permit that, as in most containers, no
+worker is started; `contained=False` starts it anyway, on an open port.
 
 `program_context` is for TFF's federated programs:
 
