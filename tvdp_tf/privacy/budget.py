@@ -134,21 +134,21 @@ class Budget:
     noise_multiplier: float,
     releases_per_client: int = 1,
   ) -> None:
-    """Puts releases on record; to be called before anything is released.
+    """Records releases; call it before anything is released.
 
-    A repetition counts again: what may have left has left.
+    A repetition counts again, because the first attempt may have been released.
 
     Args:
       round_number: From 1.
-      clients: Distinct numbers of those who take part, [k].
-      noise_multiplier: Standard deviation of the Gaussian noise over the
+      clients: Distinct numbers of the clients that take part, [k].
+      noise_multiplier: Standard deviation of the Gaussian noise divided by the
         sensitivity: of each client's own noise, or of the noise on their sum.
-      releases_per_client: How many releases of each there are.
+      releases_per_client: The number of releases of each client.
 
     Raises:
       ValueError: If an argument is out of its range.
-      BudgetExceededError: If a client cannot pay. Nothing is recorded, and
-        nothing must be released.
+      BudgetExceededError: If a client's budget is exceeded. Nothing is
+        recorded, and nothing must be released.
       LedgerError: If it cannot be written.
     """
     numbers = list(clients)

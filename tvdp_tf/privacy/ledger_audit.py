@@ -21,12 +21,12 @@ class RunAudit:
   """One run's share of a ledger.
 
   Attributes:
-    run: What its numbers mean.
-    number: From 1, in the order in which the runs have joined.
-    records: Number of its attempts at rounds.
-    rounds: Number of different rounds of it on record.
+    run: The run, as recorded.
+    number: From 1, in the order in which the runs joined.
+    records: Number of its recorded attempts at rounds.
+    rounds: Number of its different recorded rounds.
     epsilons: What each client has spent in this run alone, rounded up, float64
-      [clients], read-only. They do not add up to what all runs together cost.
+      [clients], read-only. They do not sum to the cost of all runs together.
   """
 
   run: _ledger_format.LedgerRun
@@ -47,25 +47,25 @@ class LedgerAudit:
 
   Attributes:
     path: The file.
-    header: What the budget is.
+    header: The budget.
     runs: The runs, each with its share.
-    noise_distance: How far all that they draw may be from Gaussian noise; it
-      costs of delta, and what is left is what the epsilons are at.
+    noise_distance: Largest distance of all their noise from Gaussian noise. It
+      reduces the delta at which the epsilons are computed.
     epsilons: What each client has spent in all runs at the header's delta,
-      rounded up, float64 [clients], read-only; inf where something was released
-      bare.
-    participations: Records that charged each client, int64 [clients],
-      read-only. With sampling 'poisson' the rounds it was drawn in.
-    rounds: Number of different rounds of all runs on record.
-    records: Number of attempts at them.
-    repeats: Releases recognised as bit-identical repeats, and not charged.
+      rounded up, float64 [clients], read-only; inf if something was released
+      without noise.
+    participations: Number of records that charged each client, int64 [clients],
+      read-only. With sampling 'poisson', the rounds it was drawn in.
+    rounds: Number of different recorded rounds of all runs.
+    records: Number of recorded attempts at them.
+    repeats: Releases recognized as bit-identical repeats, and not charged.
     head_hash: Hash of the last line, to be compared with one kept elsewhere.
-    head_verified: Whether the head was there, and vouches that no line was cut
-      off. Where it was not, every number here may be too low.
-    beyond_head: Lines that the head does not vouch for; counted all the same.
+    head_verified: Whether the head is present and proves that no line was cut
+      off. If not, every number here may be too low.
+    beyond_head: Lines that the head does not cover; they are counted.
     torn_bytes: Bytes of an unfinished line, which was never released.
-    noise_recurs: Whether, of releases that differ in noise, some do not: where
-      rounds were made again, they are such.
+    noise_recurs: Whether some releases have equal noise and others do not, as
+      is the case when rounds are released again.
   """
 
   path: str
@@ -112,8 +112,8 @@ class LedgerAudit:
   def holds(self) -> bool:
     """Whether the ledger proves its target; never where a statement would not.
 
-    What it does not know, such as whether a run of version 1 was seeded, it
-    takes for the worst.
+    It assumes the worst where it lacks information, such as whether a run of
+    version 1 was seeded.
     """
     return not self._faults()
 
@@ -136,7 +136,7 @@ class LedgerAudit:
 
   @property
   def worth(self) -> tuple[str, bool]:
-    """Like `statement.worth`: what the target is worth, and if that is little.
+    """`statement.worth` of the target: a sentence, and whether it is little.
 
     An example-level ledger has at least as many examples as clients.
     """
@@ -238,11 +238,11 @@ class LedgerAudit:
     """The audit in words, several lines, for a terminal.
 
     Args:
-      holds: In place of `self.holds`, where more is known: never better.
-      reason: The reason then.
+      holds: Replaces `self.holds` if more is known; it cannot be better.
+      reason: The reason for `holds`.
 
     Raises:
-      ValueError: If it is better.
+      ValueError: If `holds` is True although the ledger does not hold.
     """
     if holds and not self.holds:
       raise ValueError('holds must be False where the ledger does not hold')
@@ -341,7 +341,7 @@ class LedgerAudit:
 def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   """Verifies a ledger and recomputes what every client has spent.
 
-  Reads only; the ledger may be one that is being written.
+  The ledger is not changed; it may be in use.
 
   Args:
     path: The ledger; `<path>.head` is read beside it.

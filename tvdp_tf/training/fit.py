@@ -40,8 +40,8 @@ class PrivateRun:
   """What `fit` returns; a notebook shows its statement and its curves.
 
   Attributes:
-    model: The trained Keras model, a copy of the one that was given.
-    statement: What the run's releases reveal.
+    model: The trained Keras model, a copy of the caller's.
+    statement: The privacy statement of the run.
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
     output_dir: The run's folder.

@@ -82,14 +82,14 @@ def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-  """What a run ends with.
+  """The result of a finished run.
 
   Attributes:
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
-    statement: What the run's releases reveal.
+    statement: The privacy statement of the run.
     output_dir: The run's folder.
-    weights: Of the model as it is exported, arrays in Keras's order.
+    weights: Weights of the exported model, arrays in Keras's order.
   """
 
   loss: float
@@ -128,10 +128,10 @@ def train(
   selection: selection_lib.Selection | None = None,
   own: federation.Own | None = None,
 ) -> TrainingResult:
-  """Trains, and writes the run's folder; in a notebook, too.
+  """Trains a model and writes the run's folder; also works in notebooks.
 
   Args:
-    settings: What to run.
+    settings: The settings of the run.
     output_dir: The folder to create, or the folder of the run to resume.
     progress: Whether to draw a progress bar on the standard error.
     resume: Whether to continue the run in `output_dir`, however it ended.

@@ -285,11 +285,11 @@ def program_context(
   """Runs the federated programs of this thread on a runtime.
 
   Args:
-    context: The target of `local_runtime` or `simulation.compiled_runtime`.
+    context: The target of `local_runtime` or `compiled_runtime`.
 
   Yields:
-    The context that is installed, in which computations return references to
-    values that are yet to come. They run one after the other.
+    The installed context. Its computations return references to future values
+    and run one after the other.
   """
   # A thread of its own: an evaluation in the background takes its turn.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
