@@ -505,9 +505,7 @@ def search(
       )
       bar.update(len(pairs))
     count = len(found) * len(REPLACEMENTS)
-    findings = [
-      Finding(target.name, p.family, p.examples, p.ratio) for p in found
-    ]
+    findings = [_finding(target, pair) for pair in found]
     worst, worst_subject = max(found, key=_ratio), target
     for start in _starts(found, ascents) if maker.differentiable else ():
       if time.monotonic() - began > seconds:
@@ -515,21 +513,21 @@ def search(
       best = ascend(target, start, rng)
       bar.update(_STEPS)
       count += _STEPS
-      findings.append(
-        Finding(target.name, best.family, best.examples, best.ratio)
-      )
+      findings.append(_finding(target, best))
       worst = max(worst, best, key=_ratio)
     if probe is not None:
       pair = binade_pair(probe)
       bar.update()
       count += 1
-      findings.append(
-        Finding(probe.name, pair.family, pair.examples, pair.ratio)
-      )
+      findings.append(_finding(probe, pair))
       # Of two that are as they should be, the model's own.
       if pair.ratio > max(worst.ratio, 1 + TOLERANCE):
         worst, worst_subject = pair, probe
   return SearchResult(worst_subject, worst, tuple(findings), count, error)
+
+
+def _finding(target: clipped_mean.Subject, pair: clipped_mean.Pair) -> Finding:
+  return Finding(target.name, pair.family, pair.examples, pair.ratio)
 
 
 def _ratio(pair: clipped_mean.Pair) -> float:

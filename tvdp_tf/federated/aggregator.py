@@ -79,10 +79,7 @@ class _Settings:
     distribution: str,
     l2_norm_clip: float | None,
   ):
-    if not isinstance(schedule, privacy.NoiseSchedule):
-      raise TypeError(
-        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-      )
+    schedule_state.check_type(schedule)
     if inner is not None and not isinstance(inner, inner_kind):
       raise TypeError(
         f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'

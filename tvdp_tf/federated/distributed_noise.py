@@ -78,10 +78,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       TypeError: If the schedule is none.
       ValueError: If a number is out of its range.
     """
-    if not isinstance(schedule, privacy.NoiseSchedule):
-      raise TypeError(
-        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-      )
+    schedule_state.check_type(schedule)
     self._schedule = schedule
     self._sensitivity = _validate.positive('sensitivity', sensitivity)
     self._honest = _validate.integer('honest_clients', honest_clients)

@@ -194,11 +194,7 @@ def build_process(
       'they are without TFF'
     )
   model = fed.functional_model
-  steps = {
-    'local_steps': settings.local_steps,
-    'learning_rate': settings.learning_rate,
-    'l2_regularization': fed.spec.l2_regularization,
-  }
+  steps = federation.local_steps(settings, fed.spec)
   try:
     work = plan.mechanism.plain_work(PlainBuild(model, fed.spec.loss, steps))
   except NotImplementedError as error:

@@ -98,10 +98,8 @@ def build_process(
   process = federated.build_learning_process(
     federated.functional_model(fed.spec, fed.functional_model),
     plan.mechanism,
-    local_steps=settings.local_steps,
-    learning_rate=settings.learning_rate,
-    l2_regularization=fed.spec.l2_regularization,
     server_optimizer=settings.server_optimizer,
+    **federation.local_steps(settings, fed.spec),
   )
   return secure_sums.simulated(process) if plan.sums_securely else process
 

@@ -330,13 +330,9 @@ def audit(
   model = federated.functional_model(fed.spec, fed.functional_model)
   name, probe = f'model {training.model}', None
   if settings.unit == 'user':
-    steps = {
-      'local_steps': training.local_steps,
-      'learning_rate': training.learning_rate,
-      'l2_regularization': fed.spec.l2_regularization,
-    }
     target = clipped_mean.update_subject(
-      name, model, training.l2_norm_clip, steps
+      *(name, model, training.l2_norm_clip),
+      federation.local_steps(training, fed.spec),
     )
   else:
     clip = training.example_l2_norm_clip

@@ -97,7 +97,7 @@ class CanaryRun:
     fed = federation.assemble(training)
     model = federated.functional_model(fed.spec, fed.functional_model)
     self._weights = model.initial_weights[0]
-    self._l2_regularization = fed.spec.l2_regularization
+    self._spec = fed.spec
     self._gradients = self._known_gradients(model)
     self.plan = mechanisms.build(training, fed)
     self.noise_multipliers = settings.noise_scale * _planned_multipliers(
@@ -140,14 +140,18 @@ class CanaryRun:
     # Of the mean over the steps, each with noise of its own.
     return stddev * float(scale) / math.sqrt(self.settings.training.local_steps)
 
-  def _count(self, fed: federation.Federation) -> dict[int, int]:
-    """How many canaries each user holds whose uploads are seen."""
-    training, wanted = self.settings.training, self.settings.canaries
+  def _seen(self, fed: federation.Federation) -> list[int]:
+    """The users whose uploads are seen in any round."""
     seen: set[int] = set()
-    for number in range(1, training.rounds + 1):
+    for number in range(1, self.settings.training.rounds + 1):
       for view in self._views(fed.participation.cohort(number).tolist()):
         seen.update(view)
-    sizes = {user: int(fed.examples_per_user[user]) for user in sorted(seen)}
+    return sorted(seen)
+
+  def _count(self, fed: federation.Federation) -> dict[int, int]:
+    """How many canaries each user holds whose uploads are seen."""
+    wanted = self.settings.canaries
+    sizes = {user: int(fed.examples_per_user[user]) for user in self._seen(fed)}
     if wanted is not None:
       _validate.integer('canaries', wanted, 1, min(sizes.values()))
       return dict.fromkeys(sizes, wanted)
@@ -272,7 +276,9 @@ class CanaryRun:
     steps, rate = training.local_steps, training.learning_rate
     # Where the steps were on average: exact for one step.
     middle = start + (steps - 1) / (2 * steps) * (end - start)
-    mean = (start - end) / (rate * steps) - self._l2_regularization * middle
+    mean = (start - end) / (
+      rate * steps
+    ) - self._spec.l2_regularization * middle
     return middle, mean
 
   def run(self, progress: bool) -> mechanisms.Mechanism:
@@ -368,24 +374,13 @@ class UserSumRun(SumRun):
     training = self.settings.training
     return canaries.ClippedUpdates(
       clipped_mean.update_subject(
-        'canaries',
-        model,
-        training.l2_norm_clip,
-        {
-          'local_steps': training.local_steps,
-          'learning_rate': training.learning_rate,
-          'l2_regularization': self._l2_regularization,
-        },
+        *('canaries', model, training.l2_norm_clip),
+        federation.local_steps(training, self._spec),
       )
     )
 
   def _count(self, fed):
-    training = self.settings.training
-    seen: set[int] = set()
-    for number in range(1, training.rounds + 1):
-      (view,) = self._views(fed.participation.cohort(number).tolist())
-      seen.update(view)
-    return dict.fromkeys(sorted(seen), 1)
+    return dict.fromkeys(self._seen(fed), 1)
 
   def _held(self, user, size):
     return size
