@@ -1,30 +1,32 @@
 """The discrete Gaussian over the integers, from a cryptographic generator.
 
-Integers only, so that no value tells by its last bits what it was added to
-(Mironov, "On significance of the least significant bits for differential
-privacy", 2012), and every runtime draws the same. The method is rejection in
-the manner of Karney ("Sampling exactly from the normal distribution", 2016)
-and of Canonne, Kamath and Steinke ("The discrete Gaussian for differential
-privacy", 2020). With sigma = 2**m sigma_0, a candidate is
+Uses integers only. So the last bits of a value do not reveal what the noise was
+added to (Mironov, "On significance of the least significant bits for
+differential privacy", 2012), and every runtime draws the same numbers. The
+method is rejection sampling, similar to those of Karney ("Sampling exactly from
+the normal distribution", 2016) and of Canonne, Kamath and Steinke ("The
+discrete Gaussian for differential privacy", 2020). With
+sigma = 2**m sigma_0, a candidate is
 
   a coarse K >= 0 with P(K) ~ exp(-K^2 / (2 sigma_0^2)), from a table,
   a sign s and m bits y, all uniform,
   x = K 2^m + y, or for negative s its complement -1 - x,
 
-which makes every integer in exactly one way. Let y' = y, or y + 1 for negative
-s, so that |x| = K 2^m + y'. Then
+which produces every integer in exactly one way. Let y' = y, or y + 1 for
+negative s, so that |x| = K 2^m + y'. Then
 
   exp(-x^2 / (2 sigma^2)) = exp(-K^2 / (2 sigma_0^2)) exp(-gamma),
   gamma = y' (2 K 2^m + y') / (2 sigma^2),
 
-and x is kept with probability exp(-gamma). That needs no exponential: of the
-events of probability gamma / i, for i = 1, 2, ..., the number that happen until
-one does not is even with just this probability (von Neumann, 1951). gamma is a
-multiple of 2^-63, for sigma = 2^31 has 2 sigma^2 = 2^63.
+and x is kept with probability exp(-gamma). That needs no exponential: draw
+events of probability gamma / i, for i = 1, 2, ..., until one does not happen.
+The number of those that happened is even with exactly this probability (von
+Neumann, 1951). gamma is a multiple of 2^-63, because sigma = 2^31 gives
+2 sigma^2 = 2^63.
 
-All but one candidate in 120 are through with the first 64-bit word: it shows
-what K is and that the first event does not happen. The others take further
-words, and are drawn again if rejected.
+For all but one candidate in 120, the first 64-bit word decides: it shows what K
+is and that the first event does not happen. The others take further words, and
+are drawn again if rejected.
 """
 
 import decimal

@@ -3,14 +3,14 @@
 The noise of one release is a pure function of its 128-bit key, so that plain
 TensorFlow, XLA and TFF's worker draw the same numbers. (`tf.random.normal`
 cannot be reproduced inside TFF, and `tf.random.stateless_normal` gives
-unrelated numbers under XLA.) One draw covers all tensors of a release: its
-values are independent across tensors by construction, and across releases
-because the whole key enters the generator: nothing is hashed, so two different
-keys never share a counter block.
+unrelated numbers under XLA.) One draw covers all tensors of a release, so its
+values are independent across tensors by construction. They are independent
+across releases because the whole key enters the generator: nothing is hashed,
+so two different keys never share a counter block.
 
 Philox is a statistical generator, not a cryptographic one, and binary
 floating-point noise has known side channels: README, "What is not protected".
-Neither is so of the discrete noise that `perturb` can add in its place.
+Neither applies to the discrete noise that `perturb` can add instead.
 """
 
 import itertools

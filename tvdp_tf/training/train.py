@@ -1,4 +1,4 @@
-"""`train`: starts or resumes one training run, in a folder of its own.
+"""`train`: starts or resumes one training run, in its own folder.
 
 `asyncio.run` cannot be used where an event loop is already running, as in
 Jupyter. In that case the work is done in a separate thread (`with_event_loop`).
