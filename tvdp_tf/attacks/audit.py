@@ -191,7 +191,7 @@ def attack_scores(
 
   Args:
     client: Whose uploads are attacked.
-    rounds: M, in each of which it takes part.
+    rounds: M; it takes part in each of them.
     trials: Runs with each of the data sets.
     seed: Of the noise.
     noise_scale: Multiplies the noise.

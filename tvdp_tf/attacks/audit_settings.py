@@ -45,7 +45,7 @@ class AuditSettings:
     epsilon: The claim: the target that the noise is calibrated to.
     delta: As above.
     theta: Ratio of the noise variances of successive rounds.
-    rounds: M, in each of which the client takes part.
+    rounds: M; the client takes part in each of them.
     local_steps: tau.
     l2_norm_clip: C, norm that the parameters are projected to.
     example_l2_norm_clip: C_g, norm that per-example gradients are clipped to.

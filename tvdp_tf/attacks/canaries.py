@@ -343,7 +343,7 @@ class Evidence:
 def planned_separations(
   differences: np.ndarray, mu: float, example_l2_norm_clip: float
 ) -> np.ndarray:
-  """What `Evidence.separations` will be if gradients stay as they are.
+  """What `Evidence.separations` will be if gradients do not change.
 
   Args:
     differences: d_i, [c, d].

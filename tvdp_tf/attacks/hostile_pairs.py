@@ -263,9 +263,9 @@ def binade_pair(
   """A pair whose sums straddle a power of two, for the `linear_probe`.
 
   Clipped examples bring the sum to 2^16 C_g; the example that differs puts it
-  above or below. Then come `later` examples, each microbatch of which takes
-  away a little less than half of what float32 tells apart above 2^16: added up
-  in float32 it is nothing above, and more than it should be below.
+  above or below. Then come `later` examples. Each of their microbatches
+  subtracts a little less than half of the float32 spacing above 2^16. Summed in
+  float32, that changes nothing above, and more than it should below.
 
   Args:
     target: Of a `linear_probe`.

@@ -436,7 +436,7 @@ def epsilon_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> float:
-  """The largest of the bounds above, all of which hold at once.
+  """The largest of the bounds above, which all hold at once.
 
   Args:
     members: Scores of the member of each pair, [trials, n].

@@ -177,7 +177,7 @@ class Dataset:
 
   @property
   def is_on_disk(self) -> bool:
-    """Whether training examples are read as they are needed."""
+    """Whether training examples are read from disk on demand."""
     return isinstance(self.train_features, on_disk.Examples)
 
 

@@ -78,7 +78,7 @@ DISTANCE_FROM_ROUNDED = 1 / (48 * GRID_STDDEV**2)
 # release a round anew, under other noise.
 STREAM = 2
 
-# In the place of K: those of which the table decides are smaller.
+# Stands for K where the table does not decide it; every K is smaller.
 _UNDECIDED = 255
 
 # Blocks of the generator's stream that an attempt at a draw has for itself, and
@@ -251,10 +251,10 @@ class _Reader(NamedTuple):
   """Further words to decide on candidates, one after the other.
 
   Attributes:
-    ready: int64 [words], the first of them. Nearly always they suffice.
-    noise_key: int64 [2], of which others are made,
-    nonce: scalar int64,
-    start: and scalar int64, the first of their blocks.
+    ready: int64 [words], the first of them. They are nearly always enough.
+    noise_key: int64 [2], the key that further words are generated from.
+    nonce: Scalar int64, the nonce of their stream.
+    start: Scalar int64, the first block of further words.
   """
 
   ready: tf.Tensor
@@ -313,7 +313,7 @@ def _judge(
   """Decides on candidates.
 
   Args:
-    words: int64 [n], of which they are made.
+    words: int64 [n], the first word of each candidate.
     table: Of K.
     reader: Where further words come from.
     scheme: How the words are read.
@@ -452,7 +452,7 @@ _FEW_BLOCKS = 512
 
 
 def _num_blocks(size: int) -> int:
-  """Blocks of candidates, of which all but once in 2^64 `size` are accepted."""
+  """Blocks that yield `size` accepted candidates, except once in 2^64."""
   surplus = 16 + size // 128 + math.isqrt(size)
   blocks = -(-(size + surplus) // chacha20.WORDS_PER_BLOCK)
   if blocks > _FEW_BLOCKS:
@@ -550,13 +550,13 @@ def discrete_gaussian(
   """Draws `size` independent integers from N_Z(0, 2^62).
 
   P(x) is proportional to exp(-x^2 / 2^63), up to `DISTANCE_FROM_DISCRETE`. It
-  is the only scale: who needs another one chooses the unit of the integers.
-  Added to an integer, it is as good as the continuous Gaussian of the same
-  standard deviation, of which the sum is rounded, up to
-  `DISTANCE_FROM_ROUNDED` for each value.
+  is the only scale; for another one, choose the unit of the integers. Adding it
+  to an integer is as good as adding the continuous Gaussian of the same
+  standard deviation and rounding the sum, up to `DISTANCE_FROM_ROUNDED` for
+  each value.
 
-  How many candidates take further words depends on the words: neither an
-  enclosing `jit_compile` nor `tf.vectorized_map` can have it.
+  How many candidates take further words depends on the words, so this cannot be
+  used within `jit_compile` or `tf.vectorized_map`.
 
   Args:
     noise_key: int64 tensor [2], the key of ChaCha20; the integers are a pure

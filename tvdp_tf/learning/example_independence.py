@@ -400,8 +400,8 @@ def check_steps(
     learning_rate: Of the steps.
 
   Raises:
-    ValueError: If a step cannot be computed, or can fail on what a user holds,
-      of which the weights are made after the first.
+    ValueError: If a step cannot be computed, or can fail on a user's data, on
+      which the weights depend after the first step, too.
   """
 
   @tf.function(autograph=False)

@@ -129,8 +129,8 @@ def _signed(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 def _cosine(quadrants: tf.Tensor) -> tf.Tensor:
   """cos(pi/2 x) for float64 x in [0, 1), to 4e-16.
 
-  Taylor's series, of which what is left out is below 2e-17: TensorFlow's own
-  cosine of float64 is not vectorized, and takes about twice as long.
+  A Taylor series, with a remainder below 2e-17. TensorFlow's own cosine of
+  float64 is not vectorized and takes about twice as long.
   """
   coefficients = [
     (-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k)
@@ -238,7 +238,7 @@ _MOST_STEPS = 2.0**61
 
 
 def _grid(noise_stddev: tf.Tensor) -> tf.Tensor:
-  """The step of which the noise's standard deviation is a fixed multiple."""
+  """The grid step: the noise's standard deviation is a fixed multiple of it."""
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
   return tf.cast(stddev, tf.float64) / discrete_gaussian.GRID_STDDEV
 

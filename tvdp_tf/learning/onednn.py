@@ -126,10 +126,10 @@ class _Scope:
 def kept_apart(
   graph_def: tf.compat.v1.GraphDef, *, by_others: bool = False
 ) -> bool:
-  """Whether a graph has ops of which no two calls may run at once.
+  """Whether a graph has ops that must not run concurrently with themselves.
 
-  If so, its loops are changed, in place: an iteration starts when the one
-  before it has ended. Calls of the graph must wait for each other.
+  If so, its loops are changed in place: an iteration starts when the previous
+  one has ended. The caller must not run two calls of the graph at once.
 
   Args:
     graph_def: The graph.

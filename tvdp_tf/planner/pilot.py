@@ -287,7 +287,7 @@ def _student(points: int) -> float:
 
 
 def _check_fall(fit: _Fit) -> None:
-  """Refuses a curve of which a constant says as much."""
+  """Refuses a curve that a constant fits as well."""
   curve = fit.curve
   constant = _least_squares(
     lambda level: (level - curve.y) / fit.scale, [float(np.median(curve.y))]

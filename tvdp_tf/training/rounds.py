@@ -25,7 +25,7 @@ class PlateauDetector:
   """Reports the rounds whose test loss is not below that of the round before.
 
   The paper's trigger of the online refinement. The test set must be public:
-  looking at protected data would be a release of its own.
+  looking at protected data would be another release.
 
   Attributes:
     last: The loss of the round before; infinite before the first.

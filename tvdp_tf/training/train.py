@@ -140,8 +140,8 @@ def train(
       replace another.
     ledger: A ledger that the run shares with others; with `resume`, the one
       that it began in. By default the run has its own ledger in its folder.
-    selection: If this run is one of several of which only the best is
-      published: how that one is chosen. Its statement accounts for it;
+    selection: If this run is one of several and only the best is published:
+      how that one is chosen. Its statement accounts for it;
       `settings` must be its `run_settings`. Such a run shares no ledger and
       cannot be resumed.
     own: The caller's data and model, if data set and model of the settings are

@@ -206,10 +206,10 @@ def _as_result(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _without_attributes(tensor: tf.Tensor) -> tf.Tensor:
-  """A new tensor, which frees all its memory when it goes.
+  """A new tensor that frees all its memory when it is deleted.
 
-  In Python 3.11 a tensor leaves behind the room of its attributes, some ten
-  bytes each, of which a day's training makes millions:
+  In Python 3.11 a deleted tensor leaks the memory of its attributes, about ten
+  bytes each, and a day's training creates millions of tensors:
   https://github.com/tensorflow/tensorflow/issues/62551
   """
   del tensor.__dict__

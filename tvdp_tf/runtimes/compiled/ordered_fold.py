@@ -107,7 +107,7 @@ class _Fold:
 
 
 class OrderedFold:
-  """Folds by a number of threads, of which the caller's is one."""
+  """Folds by a number of threads, including the caller's."""
 
   def __init__(
     self,

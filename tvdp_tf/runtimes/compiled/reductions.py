@@ -110,7 +110,7 @@ class _Reduction:
 
 
 class _Rewriting:
-  """A graph's functions, of which reductions become loops."""
+  """Turns the reductions among a graph's functions into loops."""
 
   def __init__(self, library: Any):
     self._library = library

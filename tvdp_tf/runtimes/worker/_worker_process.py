@@ -82,8 +82,8 @@ class PrivateSocket:
   def path_in_worker(self, descriptor: int) -> str:
     """Lets the worker open a file of this process.
 
-    In a user namespace of its own it may not look into this process's `/proc`.
-    The file stays open as long as the worker runs.
+    In its own user namespace it may not look into this process's `/proc`. The
+    file stays open as long as the worker runs.
 
     Args:
       descriptor: Of the file.
@@ -226,8 +226,8 @@ class WorkerProcess:
       binary: Path of an executable which takes `--port=<number>`.
       flags: Its other command line arguments.
       startup_timeout_s: Seconds until it has to listen.
-      contained: Whether it gets a network of its own, so that this process
-        alone can reach it; else it listens on all interfaces of this host.
+      contained: Whether it gets its own network namespace, so that only this
+        process can reach it; else it listens on all interfaces of this host.
 
     Raises:
       WorkerError: It ended or did not listen in time, this is not Linux, or it
