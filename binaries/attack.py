@@ -259,7 +259,7 @@ def _membership(path: pathlib.Path | None) -> None:
 
   with runtimes.compiled_runtime(training.device) as context:
     game = membership_game.Games(context).play(settings)
-  found = membership_report.report(game)
+  found = membership_report.Report(game, membership_report.attack(game))
   if path is not None:
     with files.create_folder(path) as folder:
       files.write_json(folder / 'membership.json', found.to_json_dict())

@@ -145,10 +145,10 @@ class _Alternative(mechanisms.Central):
   def _calibrated(self) -> Aggregated:
     """The mechanism with the noise that meets the target."""
 
-  def _for_worst_user(self, rounds, spent=0.0, completed=0):
-    del spent, completed
+  def _for_worst_user(self, rounds, completed=0):
+    del completed
     multipliers = calibration.initial_noise_multipliers(
-      self.planned(rounds), 1.0, 1, self._budget
+      self.planned(rounds), 1.0, 1, self._calibrated_budget
     )
     return privacy.GeometricSchedule(
       1.0, rounds, float(multipliers[np.isfinite(multipliers)].max())
@@ -208,7 +208,7 @@ class Tree(_Alternative):
 
   def _noise_multiplier(self, found: correlated.Factorization) -> float:
     squared = found.squared_sensitivity(self.planned().toarray())
-    return float(np.sqrt(squared / self._budget))
+    return float(np.sqrt(squared / self._calibrated_budget))
 
   def _calibrated(self):
     return self._aggregated(

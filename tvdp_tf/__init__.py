@@ -1,18 +1,19 @@
 """Federated learning under differential privacy with time-varying noise.
 
-What users need is here; everything else is in the sub-packages.
+This module has the public names; everything else is in the sub-packages.
 
-  fit        `fit` trains a Keras model of yours on data of yours
-  train      `TrainingSettings` describe a run, `train` runs it into a folder
-  plan       `plan` says what a run would cost; `PlanSettings` have what its
-             prediction rests on, too
+  fit        `fit` trains your Keras model on your data
+  train      `TrainingSettings` describes a run; `train` executes it and writes
+             its results to a folder
+  plan       `plan` predicts what a run would cost; `PlanSettings` adds the
+             inputs of the prediction to the settings
   account    `GeometricSchedule`, `calibrate`, `delivered_epsilon`,
-             `audit_ledger`, `check_claim` of other tools; `Budget` for a loop
-             of your own, and the `PrivacyLedger` below it
+             `audit_ledger`; `check_claim` for other tools; `Budget` for your
+             own training loop, and the `PrivacyLedger` that it uses
   aggregate  `local_noise` and `central_noise` for TFF's algorithms,
              `withheld_metrics`, `check_nesting`, `functional_model`,
              `compiled_runtime`, `local_runtime`
-  extend     `Mechanism`: one of your own
+  extend     `Mechanism`, the base class for your own mechanism
 
 Importing this package loads neither TensorFlow nor TFF: a name is imported when
 it is used.

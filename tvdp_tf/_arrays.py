@@ -1,16 +1,15 @@
-"""Arrays as bytes that tell their damage: of checkpoints and of caches.
+"""Encodes arrays as bytes with a checksum, for checkpoints and caches.
 
   SHA-256 of all that follows, 32 bytes
   the number of bytes of the table, 8 bytes, lowest first
   the table, in JSON: [notes, [[name, NumPy's dtype, shape], ...]]
   the arrays in that order, without gaps, the last index running fastest
 
-It is read without unpickling. An archive of NumPy's (`.npz`) takes three times
-as long to write, and its own checksums leave much out.
+Nothing is unpickled. NumPy's archives (`.npz`) take three times as long to
+write, and their checksums do not cover everything.
 """
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -69,18 +68,3 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
   if end != len(rest):
     raise ValueError(f'it holds {len(rest) - end} bytes too many')
   return arrays, notes
-
-
-def is_archive(content: bytes) -> bool:
-  """Whether it is an archive of NumPy's: as this library wrote them before."""
-  return content[:2] == b'PK'
-
-
-def of_archive(content: bytes) -> dict[str, np.ndarray]:
-  """The arrays of an archive of NumPy's.
-
-  Raises:
-    ValueError: If it is damaged or holds objects.
-  """
-  with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-    return dict(archive)

@@ -1,7 +1,7 @@
-"""Checks for values that come from outside: one clear line each.
+"""Checks of values from outside, with error messages of one line.
 
-Every function returns the checked value in its plain Python type, and raises
-`ValueError` with what it is, the value, and what is allowed.
+Every function returns the checked value in its plain Python type. It raises a
+`ValueError` that states the name, the value, and what is allowed.
 """
 
 import math
@@ -87,10 +87,13 @@ def integer(
   return number
 
 
-def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-  """One of a closed set of words."""
+def one_of(
+  name: str, value: Any, allowed: Collection[str], condition: str = ''
+) -> str:
+  """One of a closed set of words, which a condition may have narrowed."""
   if value not in allowed:
     raise ValueError(
-      f'{name} must be one of {", ".join(allowed)}, got {quoted(value)}'
+      f'{name} must be one of {", ".join(allowed)}{condition}, got'
+      f' {quoted(value)}'
     )
   return value

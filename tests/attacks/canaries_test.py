@@ -3,7 +3,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import federated
-from tvdp_tf.attacks import canaries, one_run
+from tvdp_tf.attacks import canaries, clipped_mean, one_run
 from tvdp_tf.learning import clipping, datasets, models
 
 
@@ -80,7 +80,7 @@ class ClippedGradientsTest(parameterized.TestCase):
     rows = gradients(weights, features, labels)
     self.assertEqual(rows.shape, (70, gradients.parameters))
     # Training sets a little of the clip aside for rounding.
-    wanted = gradients.flatten(mean) * 70
+    wanted = clipped_mean.flat(mean) * 70
     np.testing.assert_allclose(
       rows.sum(axis=0), wanted, atol=2e-3 * clip * np.sqrt(70)
     )
@@ -106,7 +106,7 @@ class ClippedGradientsTest(parameterized.TestCase):
     gradients = canaries.ClippedGradients(model, 1.0)
     weights = model.initial_weights[0]
     for found, weight in zip(
-      gradients.split(gradients.flatten(weights)), weights, strict=True
+      gradients.split(clipped_mean.flat(weights)), weights, strict=True
     ):
       np.testing.assert_array_equal(found, weight)
 

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
+from tests.learning import chacha20_stream
 from tests.learning import discrete_gaussian_cases as cases
-from tvdp_tf.learning import chacha20, discrete_gaussian
+from tvdp_tf.learning import discrete_gaussian
 
 
 class CoarseTest(parameterized.TestCase):
@@ -222,7 +223,9 @@ class ReaderTest(parameterized.TestCase):
     reader = discrete_gaussian._Reader(ready, cases.key(), nonce, start)
     block = tf.constant(0, tf.int64)
     stream = [*ready.numpy(), *[None] * 8]
-    others = chacha20.ordered_words(cases.key(), 40, nonce, start).numpy()
+    others = chacha20_stream.ordered_words(
+      cases.key(), 40, nonce, start
+    ).numpy()
     stream = [*ready.numpy(), *others[48:]]
     begin = 0
     for rows, columns in ((1, 3), (5, 4), (2, 8), (2, 1), (3, 5), (1, 0)):

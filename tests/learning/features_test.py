@@ -194,8 +194,8 @@ class OwnFeaturesTest(absltest.TestCase):
   def test_a_private_example_that_fails_is_no_error(self):
     """An error would show it: its features are not numbers, and count not."""
     dataset = datasets.load('digits')
-    dataset.train_features[5] = 9.25
-    dataset.train_features[6] = -9.25
+    train = np.asarray(dataset.train_features)
+    train[5], train[6] = 9.25, -9.25
 
     def fails_on_some(image):
       if image[0, 0] == 9.25:

@@ -8,8 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 
+from tests.learning import chacha20_stream
 from tvdp_tf import runtimes
-from tvdp_tf.learning import chacha20, discrete_gaussian
+from tvdp_tf.learning import discrete_gaussian
 
 KEY = np.array([0x0123456789ABCDEF, -0x7EDCBA9876543210], np.int64)
 SIZE = 1001
@@ -33,9 +34,9 @@ class SameNoiseTest(absltest.TestCase):
       tff.TensorType(np.int64, [2]), tff.TensorType(np.int64)
     )
     def computation(key, nonce):
-      return chacha20.keystream(key, SIZE, nonce)
+      return chacha20_stream.keystream(key, SIZE, nonce)
 
-    expected = chacha20.keystream(tf.constant(KEY), SIZE, nonce)
+    expected = chacha20_stream.keystream(tf.constant(KEY), SIZE, nonce)
     self.assert_same(expected, computation, KEY, np.int64(nonce))
 
   def test_discrete_gaussian(self):

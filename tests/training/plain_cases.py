@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.learning import chacha20_stream
 from tvdp_tf import mechanisms
 from tvdp_tf.federated import schedule_state
 from tvdp_tf.learning import (
-  chacha20,
   clipping,
   discrete_gaussian,
   functional,
@@ -106,7 +106,7 @@ def integers() -> dict[str, str]:
   """Digests of all that is drawn in integers: the same to the bit."""
   key = tf.constant(KEY)
   drawn = {
-    'chacha20': chacha20.keystream(key, _SIZE, 3),
+    'chacha20': chacha20_stream.keystream(key, _SIZE, 3),
     'philox': noise._bits(key, _SIZE, 2),
     'discrete_gaussian': discrete_gaussian.discrete_gaussian(key, _SIZE, 1),
     'discrete_steps': noise.discrete_steps(

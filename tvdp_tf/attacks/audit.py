@@ -1,21 +1,21 @@
-r"""An empirical privacy audit: how much do a client's releases give away?
+r"""An empirical privacy audit: how much do a client's releases disclose?
 
-The attacker is the curious server: it knows all settings, the models that it
+The attacker is the curious server. It knows all settings, the models that it
 broadcasts, D and D', and sees every upload of one client. It has to tell which
-of the two the client holds. It trains both noiselessly from each broadcast
-w(m-1), so that it knows where the upload would be without noise, a_m under D
-and b_m under D', and adds up over the rounds
+of the two data sets the client holds. From each broadcast w(m-1) it trains on
+both without noise. So it knows the upload without noise, a_m under D and b_m
+under D', and sums over the rounds
 
   score = sum_m <upload_m - (a_m + b_m) / 2, a_m - b_m> / v_m
 
-with v_m the variance of the noise in the upload. Where the noise is added last,
-as in Algorithm 1, this is the logarithm of the likelihood ratio: no attack is
-better. With noise in every local step it is that as far as the steps are
-linear, and a lower bound is a lower bound whatever the score.
+with v_m the variance of the noise in the upload. If the noise is added last, as
+in Algorithm 1, this is the logarithm of the likelihood ratio, and no attack is
+better. With noise in every local step this is true as far as the steps are
+linear; a lower bound is valid for any score.
 
 The broadcasts are those of a noiseless run on the examples that D and D' share,
-the same in all trials. An accountant's epsilon holds whatever the server
-broadcasts, therefore for these too.
+the same in all trials. An accountant's epsilon holds for any broadcasts, so
+also for these.
 """
 
 import dataclasses
@@ -191,7 +191,7 @@ def attack_scores(
 
   Args:
     client: Whose uploads are attacked.
-    rounds: M, in each of which it takes part.
+    rounds: M; it takes part in each of them.
     trials: Runs with each of the data sets.
     seed: Of the noise.
     noise_scale: Multiplies the noise.

@@ -2,17 +2,13 @@
 
 import decimal
 import pathlib
-import textwrap
 
 import numpy as np
 
 from tvdp_tf.attacks import audit, lower_bound
-from tvdp_tf.output import files, plots
+from tvdp_tf.output import files, layout, plots
 from tvdp_tf.output.plots import plt, ticker
 from tvdp_tf.privacy import statement
-
-_WIDTH = 80
-_LABEL = 24
 
 
 def format_lower_bound(value: float) -> str:
@@ -30,13 +26,7 @@ def format_lower_bound(value: float) -> str:
 
 
 def _row(label: str, text: str) -> list[str]:
-  return textwrap.wrap(
-    text,
-    _WIDTH,
-    initial_indent=f'  {label:<{_LABEL}}',
-    subsequent_indent=' ' * (_LABEL + 2),
-    break_on_hyphens=False,
-  )
+  return layout.wrap(text, first=f'{label:<24}')
 
 
 def _delivered(result: audit.AuditResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an audit is made of: the flags of `binaries/attack.py --audit`, checked.
+"""The settings of an audit: the flags of `binaries/attack.py --audit`, checked.
 
 Field names are the names of the flags, so that an error about a field is an
 error about its flag.
@@ -45,7 +45,7 @@ class AuditSettings:
     epsilon: The claim: the target that the noise is calibrated to.
     delta: As above.
     theta: Ratio of the noise variances of successive rounds.
-    rounds: M, in each of which the client takes part.
+    rounds: M; the client takes part in each of them.
     local_steps: tau.
     l2_norm_clip: C, norm that the parameters are projected to.
     example_l2_norm_clip: C_g, norm that per-example gradients are clipped to.
@@ -106,12 +106,12 @@ class AuditSettings:
   def _check_calibration(self):
     kind = mechanisms.MECHANISMS[self.mechanism]
     allowed = kind.calibrations(kind.participations[0])
-    name = self.calibration or allowed[0]
-    if name not in allowed:
-      raise ValueError(
-        f'calibration must be one of {", ".join(allowed)} with mechanism'
-        f' {self.mechanism}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'calibration',
+      self.calibration or allowed[0],
+      allowed,
+      f' with mechanism {self.mechanism}',
+    )
     object.__setattr__(self, 'calibration', name)
 
   @property

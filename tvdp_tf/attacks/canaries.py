@@ -1,12 +1,13 @@
-r"""Canaries: pairs of examples that an upload tells apart as well as any can.
+r"""Canaries: pairs of examples that uploads distinguish as well as possible.
 
-What one example can do to an upload is bounded by the clip: at most it turns
-its clipped gradient from d to -d with |d| = C_g. Canaries come close, all of a
-client's at once: the two examples of a pair have nearly opposite clipped
-gradients, and pairs nearly orthogonal ones. Such are a single bright pixel,
-another for each pair, positive in one example and negative in the other; or
-random patterns, or real examples with another label. Which of these `Family`s
-serves a model best, and on which scale, is found on its initial weights.
+The clip bounds the influence of one example on an upload: at most it changes
+its clipped gradient from d to -d with |d| = C_g. Canaries come close to this,
+all of a client's at the same time: the two examples of a pair have nearly
+opposite clipped gradients, and different pairs have nearly orthogonal ones.
+Examples are a single bright pixel, different for each pair, positive in one
+example and negative in the other; random patterns; or real examples with
+another label. The best `Family` and scale for a model are determined on its
+initial weights.
 
 An upload is linear in the coins b (+1 or -1) to first order: of tau steps with
 learning rate eta from w to u, n examples and noise of standard deviation sigma
@@ -17,12 +18,12 @@ on each step's mean gradient,
 
 c_i and d_i half the sum and half the difference of the clipped gradients of the
 two examples of pair i: exactly for tau = 1, else taken where the steps were on
-average. The attacker knows all but the coins and the noise. It collects what
-uploads say (`Evidence`) and estimates all coins of a client at once, as if they
-were N(0, 1) (linear least squares): pairs that are not quite orthogonal do not
-disturb each other. The score of a coin is the logarithm of the likelihood ratio
-that follows. A score is a score: were all of this wrong, a lower bound from it
-would still be one.
+average. The attacker knows all but the coins and the noise. It collects the
+evidence of the uploads (`Evidence`) and estimates all coins of a client at
+once, as if they were N(0, 1) (linear least squares), so that pairs that are not
+quite orthogonal do not disturb each other. The score of a coin is the resulting
+logarithm of the likelihood ratio. A lower bound is valid for any score, even if
+these approximations are wrong.
 """
 
 import dataclasses
@@ -214,10 +215,6 @@ class ClippedGradients:
 
     self._gradients = gradients
 
-  def flatten(self, weights: Sequence) -> np.ndarray:
-    """Weights as one row, float64 [d]."""
-    return np.concatenate([np.ravel(w) for w in weights]).astype(np.float64)
-
   def split(self, row: np.ndarray) -> list[np.ndarray]:
     """The weights of a row."""
     ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]
@@ -346,7 +343,7 @@ class Evidence:
 def planned_separations(
   differences: np.ndarray, mu: float, example_l2_norm_clip: float
 ) -> np.ndarray:
-  """What `Evidence.separations` will be if gradients stay as they are.
+  """What `Evidence.separations` will be if gradients do not change.
 
   Args:
     differences: d_i, [c, d].

@@ -1,16 +1,16 @@
-"""The mean of clipped gradients as training computes it, and pairs of its data.
+"""The mean of clipped gradients as training has it, and pairs of data sets.
 
-Replacing one of n examples moves it by at most 2 C_g / n, whatever the model,
-its weights and the data. The measure of a pair of data sets is the ratio
+Replacing one of n examples moves the mean by at most 2 C_g / n, for any model,
+weights and data. The measure of a pair of data sets is the ratio
 
   n |g(D) - g(D')| / (2 C_g),
 
-at most 1 where the guarantee holds, rounding included.
+which is at most 1 if the guarantee holds, rounding included.
 
-Where users are protected, it is the clipped update that moves: by at most 2 C_u
-from one data set of a user to any other. Then a pair is of one example each,
-all that the user has, so that n = 1, and the update takes the place of the
-mean, with its sign changed.
+If users are protected, the clipped update takes the place of the mean, with its
+sign changed: it moves by at most 2 C_u from one data set of a user to any
+other. Both data sets of a pair then have one example (n = 1), all that the user
+has.
 """
 
 import dataclasses
@@ -24,11 +24,6 @@ import tensorflow_federated as tff
 
 from tvdp_tf.federated import client_work
 from tvdp_tf.learning import clipping
-
-# (weights, features [n, ...], labels [n]) -> the mean, as the weights.
-MeanGradient = Callable[
-  [Sequence[np.ndarray], np.ndarray, np.ndarray], list[tf.Tensor]
-]
 
 
 @dataclasses.dataclass(frozen=True)

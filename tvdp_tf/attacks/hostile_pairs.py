@@ -2,13 +2,13 @@ r"""A search for two data sets that move the clipped mean gradient too far.
 
 The guarantee of `mechanism=gradient` rests on one inequality: whatever the
 model, its weights and the data, replacing one of n examples moves the mean of
-the clipped gradients by at most 2 C_g / n. Here a pair of data sets is looked
-for that breaks it, on the very function that trains (`clipped_mean`), which
-computes it in floating point. The measure is the ratio
+the clipped gradients by at most 2 C_g / n. This module searches for a pair of
+data sets that violates it, on the function that trains (`clipped_mean`), in
+floating point. The measure is the ratio
 
   n |g(D) - g(D')| / (2 C_g),
 
-at most 1 where the guarantee holds, rounding included. The search goes through
+which is at most 1 if the guarantee holds, rounding included. The search tries
 
 * data sets that are hostile to arithmetic and to layers that mix the examples
   of a batch: norms from 1e-4 to 1e30, repeated, equal and single-valued
@@ -22,9 +22,9 @@ at most 1 where the guarantee holds, rounding included. The search goes through
   Underestimation of Sensitivity in Differentially Private Libraries and How to
   Fix It", 2022). The sums are the same code for every model.
 
-It also compares the mean with that of the examples' own gradients, each clipped
-by itself: training on something else is a bug, if not a leak. Where users are
-protected, data sets of one example are looked for that move a user's clipped
+It also compares the mean with that of the single examples' clipped gradients:
+training on something else is a bug, even if it leaks nothing. If users are
+protected, the search is for data sets of one example that move a user's clipped
 update by more than 2 C_u.
 """
 
@@ -263,9 +263,9 @@ def binade_pair(
   """A pair whose sums straddle a power of two, for the `linear_probe`.
 
   Clipped examples bring the sum to 2^16 C_g; the example that differs puts it
-  above or below. Then come `later` examples, each microbatch of which takes
-  away a little less than half of what float32 tells apart above 2^16: added up
-  in float32 it is nothing above, and more than it should be below.
+  above or below. Then come `later` examples. Each of their microbatches
+  subtracts a little less than half of the float32 spacing above 2^16. Summed in
+  float32, that changes nothing above, and more than it should below.
 
   Args:
     target: Of a `linear_probe`.
@@ -505,9 +505,7 @@ def search(
       )
       bar.update(len(pairs))
     count = len(found) * len(REPLACEMENTS)
-    findings = [
-      Finding(target.name, p.family, p.examples, p.ratio) for p in found
-    ]
+    findings = [_finding(target, pair) for pair in found]
     worst, worst_subject = max(found, key=_ratio), target
     for start in _starts(found, ascents) if maker.differentiable else ():
       if time.monotonic() - began > seconds:
@@ -515,21 +513,21 @@ def search(
       best = ascend(target, start, rng)
       bar.update(_STEPS)
       count += _STEPS
-      findings.append(
-        Finding(target.name, best.family, best.examples, best.ratio)
-      )
+      findings.append(_finding(target, best))
       worst = max(worst, best, key=_ratio)
     if probe is not None:
       pair = binade_pair(probe)
       bar.update()
       count += 1
-      findings.append(
-        Finding(probe.name, pair.family, pair.examples, pair.ratio)
-      )
+      findings.append(_finding(probe, pair))
       # Of two that are as they should be, the model's own.
       if pair.ratio > max(worst.ratio, 1 + TOLERANCE):
         worst, worst_subject = pair, probe
   return SearchResult(worst_subject, worst, tuple(findings), count, error)
+
+
+def _finding(target: clipped_mean.Subject, pair: clipped_mean.Pair) -> Finding:
+  return Finding(target.name, pair.family, pair.examples, pair.ratio)
 
 
 def _ratio(pair: clipped_mean.Pair) -> float:

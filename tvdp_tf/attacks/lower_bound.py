@@ -40,6 +40,7 @@ GAUSSIAN_ASSUMPTION = (
 MINIMUM_TRIALS = 4
 # Thresholds tried; more show no more, but take time.
 _CANDIDATES = 1000
+_CURVE_POINTS = 400
 # Limits so wide that the choice does not fall for a lucky tail.
 _SELECTION_ERROR = 1e-3
 
@@ -321,20 +322,19 @@ def trials_to_show(
   return max(2 * evaluated, MINIMUM_TRIALS)
 
 
-def roc_curve(
-  scores: np.ndarray, alternative_scores: np.ndarray, points: int = 400
-) -> np.ndarray:
-  """Rates of thresholds from high to low, float64 [points, 3].
+def roc_curve(scores: np.ndarray, alternative_scores: np.ndarray) -> np.ndarray:
+  """Rates at some 400 thresholds from high to low, float64 [thresholds, 3].
+
+  The thresholds are close where either rate is near 0 or 1.
 
   Args:
     scores: Of runs on D, [trials].
     alternative_scores: Of runs on D', [trials].
-    points: About so many; they are close where either rate is near 0 or 1.
 
   Returns:
     Columns: threshold, false and true positive rate.
   """
-  values = _candidates(scores, alternative_scores, points)[::-1]
+  values = _candidates(scores, alternative_scores, _CURVE_POINTS)[::-1]
   return np.stack(
     [
       values,

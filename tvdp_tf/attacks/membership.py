@@ -1,21 +1,21 @@
 r"""Membership inference: which examples was a model trained on?
 
-The game. There are n pairs of examples, each dealt to a user. For every model
-and every pair a fair coin decides which of the two the user trains on, the
-member; the other one is not seen. All sizes are thus public, and flipping a
-coin replaces one example of one user: what an (epsilon, delta) for replacing
-one example limits.
+The game. There are n pairs of examples, each assigned to a user. For every
+model and every pair, a fair coin decides on which of the two the user trains:
+the member. The other one is not used. So all sizes are public, and flipping a
+coin replaces one example of one user. An (epsilon, delta) for replacing one
+example limits what that reveals.
 
-The attacker knows everything but the coins and the noise: all settings, the
+The attacker knows everything except the coins and the noise: all settings, the
 initial weights, who takes part when, and both examples of every pair (the
 paper's D_a, which overlaps with the users' data). It sees the global models
-that the server broadcasts: the last one alone, or those after all rounds. It
-does not see single uploads. The server does; an epsilon against the server
-holds for this attacker all the more.
+that the server broadcasts: only the last one, or those after all rounds. It
+does not see single uploads. The server does, so an epsilon against the server
+holds against this attacker as well.
 
-With the code and settings of the target the attacker trains shadow models, with
-coins of its own. Three attacks, each a score for an example that is above 0
-where it takes the example for a member:
+The attacker trains shadow models with the code and settings of the target, and
+with its own coins. There are three attacks. Each gives an example a score,
+which is above 0 if the attack takes the example for a member:
 
   shadow            Shokri et al. (2017), the paper's Table III: a classifier
                     learns from the last shadow models to tell outputs on
@@ -25,31 +25,34 @@ where it takes the example for a member:
                     of the shadow models with it and of those without it.
   lira_all_rounds   The same on the mean of the log-odds after every round.
 
-**Metrics**: how well an attack tells members from others, and how sure that is.
-All metrics are over the examples of all trials. Examples of one trial share a
-model: the standard errors come from resampling trials, never examples.
+**Metrics** say how well an attack tells members from others, and with what
+standard error. All metrics are over the examples of all trials. Examples of one
+trial share a model, so the standard errors come from resampling trials, never
+examples.
 
-**The epsilon that is shown**, a lower bound with confidence, twice. The first
-takes one pair at random from each trial. Trials are independent runs, so that
-its scores are for `lower_bound`: thresholds, Clopper-Pearson limits and all.
-But it throws most of the evidence away.
+**The epsilon that is shown** is a lower bound with confidence. It is computed
+in two ways. The first takes one pair at random from each trial. Trials are
+independent runs, so `lower_bound` applies to these scores, with its thresholds
+and Clopper-Pearson limits. But this discards most of the evidence.
 
-The second uses all pairs. Those of a trial share a model and are not
-independent, but their coins are: Steinke, Nasr and Jagielski, "Privacy Auditing
-with One (1) Training Run" (2023), show for a mechanism that is (epsilon, delta)
-of n coins that r guesses are right v times or more with at most probability
+The second uses all pairs. Those of one trial share a model and are not
+independent, but their coins are. Steinke, Nasr and Jagielski, "Privacy Auditing
+with One (1) Training Run" (2023), consider a mechanism that is
+(epsilon, delta)-private in n coins. They show that v or more of r guesses are
+right with probability at most
 
   p(v) = P[B >= v] + 2 n delta max_i P[v > B >= v - i] / i,
 
-B ~ Binomial(r, e^epsilon / (1 + e^epsilon)). Independent trials are each no
-better than a variable with these tails, and their sum no better than the sum:
-its distribution is a convolution. (Had all coins been taken for those of one
-run, the delta of all would count as if it could strike together.) An epsilon
-under which as many right guesses as were seen are too unlikely is refuted.
+B ~ Binomial(r, e^epsilon / (1 + e^epsilon)). The number of right guesses in
+each trial is dominated by a variable with these tails. Trials are independent,
+so their total is dominated by the sum of these variables, whose distribution is
+a convolution. (If all coins were treated as those of one run, delta would count
+as if it could occur in all trials together.) An epsilon is refuted if it makes
+the observed number of right guesses too unlikely.
 
-The attacker guesses the example of a pair with the larger score, in all pairs,
-and then only in the quarter of each trial's pairs where scores differ most.
-Every bound takes its share of the error, so that all hold at once.
+The attacker guesses that the example with the larger score is the member: first
+in all pairs, then only in the quarter of each trial's pairs whose scores differ
+most. Every bound takes its share of the error, so all hold at once.
 """
 
 import dataclasses
@@ -433,7 +436,7 @@ def epsilon_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> float:
-  """The largest of the bounds above, all of which hold at once.
+  """The largest of the bounds above, which all hold at once.
 
   Args:
     members: Scores of the member of each pair, [trials, n].

@@ -1,15 +1,15 @@
-r"""How far the noise reaches, and what is seen beyond it.
+r"""Measures the largest possible noise, and the delta that is spent beyond it.
 
-Noise that is computed from a finite number of random bits is bounded: no draw
-is further out than R standard deviations. Where one example moves a value of a
-release by mu of them, the release is beyond what it could be without the move
-with a probability of about Phi(mu - R): then the two data sets are told apart
-for certain. That much delta is spent whatever the epsilon. No number of runs
-shows an event so rare, but the generator's extremes can be looked at: it is run
-on bits that are all zeros and all ones, in all combinations.
+Noise computed from a finite number of random bits is bounded: no draw exceeds R
+standard deviations. If one example moves a value of a release by mu standard
+deviations, then with a probability of about Phi(mu - R) the release has a value
+that is impossible without the move, and the two data sets are distinguished
+with certainty. So much of delta is spent whatever the epsilon. No number of
+runs shows an event so rare, but the extremes of the generator can be computed:
+it is run on bits that are all zeros and all ones, in all combinations.
 
-Of continuous noise; of discrete noise, `privacy.noise_distance` says how far it
-is from the Gaussian at most.
+This is about continuous noise. For discrete noise, `privacy.noise_distance`
+bounds the distance from the Gaussian.
 """
 
 import contextlib

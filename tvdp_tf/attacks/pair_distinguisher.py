@@ -1,13 +1,12 @@
-r"""Two data sets told apart by their uploads: what a hostile pair is worth.
+r"""Distinguishes two data sets by their uploads: the epsilon of a hostile pair.
 
-One client takes one noisy step, many times over, on D and on D', in the
-learning process that trains (`federated.build_learning_process`), its noise
-calibrated for one release of the epsilon and delta that are claimed. Where the
-server sees a sum alone, it is that of the client and so many others, of an
-example each that is known, as must hide it with their shares. Where users are
-protected, the two data sets are all that a user has, and it takes the steps of
-training. The attacker
-knows where both results would be without noise, a and b (from
+One client takes one noisy step, many times, on D and on D', in the learning
+process that trains (`federated.build_learning_process`), with noise calibrated
+for a single release at the claimed epsilon and delta. If the server sees only
+sums, the result is the sum of this client and of the other clients whose shares
+must hide it, each with one known example. If users are protected, the two data
+sets are all that a user has, and the client takes the steps of training. The
+attacker knows both results without noise, a and b (from
 `clipped_mean.Subject.mean`), and scores a result u by
 
   <u - (a + b) / 2, a - b> / variance of the noise,
@@ -38,13 +37,6 @@ _LEAST_TRIALS = 400
 _MOST_TRIALS = 2000
 # Of a secure sum: no hostile pair's wraps around.
 _MODULUS = 2**60
-
-
-def _row(weights: Sequence) -> np.ndarray:
-  """Weights as a row, float64 [d]."""
-  return np.concatenate([np.ravel(np.asarray(w)) for w in weights]).astype(
-    np.float64
-  )
 
 
 def trials(epsilon: float, delta: float, confidence: float) -> int:
@@ -119,11 +111,13 @@ class _Client:
   def noiseless(self, data) -> np.ndarray:
     """What `result` would be without noise."""
     weights = list(self._pair.weights)
-    total = self._pair.examples * _row(self._target.mean(weights, *data))
+    total = self._pair.examples * clipped_mean.flat(
+      self._target.mean(weights, *data)
+    )
     if self._others:
-      other = _row(self._target.mean(weights, *self._other))
+      other = clipped_mean.flat(self._target.mean(weights, *self._other))
       total = total + self._others * other
-    return _row(weights) - total / self._divisor
+    return clipped_mean.flat(weights) - total / self._divisor
 
   def result(self, data, keys: Sequence[np.ndarray]) -> np.ndarray:
     """The model after a round as a row, float64 [d]; a key for each client."""
@@ -133,7 +127,7 @@ class _Client:
       for (features, labels), key in zip(held, keys, strict=True)
     ]
     state = self._process.next(self._state, sequences).state
-    return _row(state.global_model_weights.trainable)
+    return clipped_mean.flat(state.global_model_weights.trainable)
 
 
 def distinguish(

@@ -9,11 +9,12 @@ The client has a data set D or its neighbour D', one example apart:
 Both examples pull the model in opposite directions, as far as any example of
 the client can: the worst case that a guarantee has to cover.
 
-Every upload comes from the functions that train: `local_training.local_steps`
-and `noise.perturb`, or `private_training.private_local_steps` on the clipped
-sums that training uses. To run thousands of trials at once the weights are
-stacked, one copy a trial: the noise is drawn for the stack as for any other
-weights, so that each trial has its own. Gradients are those of each copy alone.
+Every upload is computed by the functions that train:
+`local_training.local_steps` and `noise.perturb`, or
+`private_training.private_local_steps` on the clipped sums that training uses.
+To run thousands of trials at once, the weights are stacked, one copy per trial.
+The noise is drawn for the whole stack, so each trial has independent noise.
+Gradients are computed for each copy alone.
 """
 
 import abc

@@ -1,13 +1,13 @@
-"""How a program starts and ends.
+"""Start and end of a program: flags, signals, errors and exit codes.
 
-Exit codes: 0; 1 for a run that failed; 2 for wrong flags, before any work. What
-a user can mend is one line on the standard error. Who reads the output and goes
-away, as `head` does, ends the program without a word, with 1. Ctrl-C and
-SIGTERM end it in the same way, with 1 and one line.
+Exit codes: 0 on success, 1 if a run failed, 2, before any work, for wrong
+flags. An error that the user can fix is one line on the standard error. If the
+reader of the output goes away, as `head` does, the program ends silently with
+1. Ctrl-C and SIGTERM end it with 1 and one line.
 
 The log is absl's, on the standard error: warnings of this project, and errors
-of any library. `--verbosity=0` adds a line a round, `--verbosity=1` whatever
-the libraries have to say.
+of any library. `--verbosity=0` adds a line per round, `--verbosity=1` all
+messages of the libraries.
 """
 
 import atexit

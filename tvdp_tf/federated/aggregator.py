@@ -37,7 +37,7 @@ _FALSE_ALARM = 1e-15
 
 
 class KeyedUpdate(NamedTuple):
-  """A client's value, and the key of the noise that will hide it.
+  """A client's value, and the key of the noise that will be added to it.
 
   Attributes:
     value: A structure of float32 or float64 tensors.
@@ -80,10 +80,7 @@ class _Settings:
     distribution: str,
     l2_norm_clip: float | None,
   ):
-    if not isinstance(schedule, privacy.NoiseSchedule):
-      raise TypeError(
-        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-      )
+    schedule_state.check_type(schedule)
     if inner is not None and not isinstance(inner, inner_kind):
       raise TypeError(
         f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'
@@ -237,20 +234,20 @@ def _create(
 class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   """Perturbs each client's value with the round's noise, then averages.
 
-  The value of a client is a structure of float32 or float64 tensors, perturbed
-  with noise from the system's entropy; or a `KeyedUpdate` of one, perturbed
-  with the noise of the given key, and the aggregate is of the value alone.
-  Without keys it plugs into `tff.learning.algorithms.build_weighted_fed_avg` as
-  `model_aggregator`.
+  The value of a client is a structure of float32 or float64 tensors; its noise
+  comes from the system's entropy. Or it is a `KeyedUpdate` of such a structure;
+  its noise comes from the given key, and only the value is aggregated. Without
+  keys the factory can be used as the `model_aggregator` of
+  `tff.learning.algorithms.build_weighted_fed_avg`.
 
   With an `l2_norm_clip` C, values are clipped before the noise: two of them
   differ by at most 2 C (`privacy.update_rule`), whatever the client's data.
-  Without it, this class bounds no sensitivity: the caller must. A value that is
-  not finite counts as zero, and gets its noise like any other.
+  Without it, the caller must bound the sensitivity. A value that is not finite
+  counts as zero, with noise like any other.
 
-  Weights are not hidden: they leave the client as they are. For a guarantee
+  Weights get no noise: they leave the client as they are. For a guarantee
   against the server they must be public; `UnweightedTimeVaryingGaussianFactory`
-  needs none.
+  needs no weights.
 
   The state is an `OrderedDict` of the fields of `schedule_state` and `inner`,
   the state of the inner aggregator.

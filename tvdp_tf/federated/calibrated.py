@@ -1,7 +1,7 @@
 """Aggregators for TFF's algorithms whose clip and noise come from one budget.
 
-A schedule that was calibrated for one clip and used with another promises what
-it does not keep. Here both are set in one call, so that they cannot disagree.
+A schedule that is calibrated for one clip but used with another breaks the
+guarantee. Here one call sets both, so that they always agree.
 """
 
 import tensorflow_federated as tff
@@ -11,13 +11,13 @@ from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import aggregator, checked_mean, sum_query
 from tvdp_tf.privacy import noise_distance, sensitivity
 
-# More weights than any model has: what the tail of the noise costs of delta is
-# reckoned for so many values a round.
+# More weights than any model has: the delta that the tail of the noise costs is
+# computed for so many values in a round.
 _MOST_VALUES = 2**40
 
 
 def _accounted_delta(delta: float, epsilon: float, rounds: int) -> float:
-  """What the accountant is left with, the noise's tail taken off."""
+  """The delta left for the accountant, after the tail of the noise."""
   values = _validate.integer('rounds', rounds) * _MOST_VALUES
   return noise_distance.accounted_delta(
     delta, epsilon, values, noise_distance.CONTINUOUS
@@ -32,12 +32,13 @@ def local_noise(
   l2_norm_clip: float,
   theta: float = 1.0,
 ) -> aggregator.UnweightedTimeVaryingGaussianFactory:
-  """Every client clips its update and adds its noise: protects users, from all.
+  """Local DP: every client clips its update and adds noise to it.
 
-  For the `model_aggregator` of `tff.learning.algorithms.build_unweighted_
-  fed_avg` and others. It protects a user (replace-one) from the server too, in
-  up to `rounds` rounds, in all of which the user may take part. Nothing is
-  assumed of who takes part when. Further rounds are an error.
+  Use it as the `model_aggregator` of TFF's algorithms, such as
+  `tff.learning.algorithms.build_unweighted_fed_avg`. It protects a user
+  (replace-one) from everyone, including the server, for up to `rounds` rounds;
+  the user may take part in all of them. Nothing is assumed about who takes part
+  in which round. Further rounds are an error.
 
   Args:
     epsilon: The target, > 0.
@@ -74,20 +75,21 @@ def central_noise(
 ) -> tff.aggregators.UnweightedAggregationFactory:
   """A trusted server adds noise to the sum of clipped updates (DP-FedAvg).
 
-  It protects a user (add-or-remove-one) from whoever sees the models, in up to
-  `rounds` rounds. TFF's `DifferentiallyPrivateFactory` with the query
-  `GeometricGaussianSumQuery`; `state.aggregator.dp_event` is the round's event.
+  It protects a user (add-or-remove-one) from everyone who sees the models, for
+  up to `rounds` rounds. The aggregator is TFF's `DifferentiallyPrivateFactory`
+  with the query `GeometricGaussianSumQuery`; `state.aggregator.dp_event` is the
+  event of the round.
 
   Args:
     epsilon: The target, > 0.
     delta: In (0, 1).
     rounds: M >= 1.
     l2_norm_clip: C_u, the norm that an update is clipped to.
-    clients_per_round: The fixed number that the noisy sum is divided by: the
-      expected size of a cohort.
+    clients_per_round: The fixed divisor of the noisy sum: the expected size of
+      a cohort.
     theta: Ratio of the noise variances of successive rounds, > 0.
-    sampling_rate: Below 1 only if each user takes part in each round with this
-      probability, on its own, and who did stays a secret of the server.
+    sampling_rate: Below 1 only if each user takes part in each round
+      independently with this probability, and the server keeps secret who did.
 
   Returns:
     The aggregator, whose noise has the sensitivity C_u.

@@ -1,16 +1,16 @@
 """Sums and means that leave out uploads that cannot be used.
 
-The server looks at every upload as it arrives, in the step that TFF calls
-`accumulate`, so that one broken client does not spoil the round of all. An
-upload that is not finite, or longer than any honest one, or of no weight is
-left out of the sum and of the weights (`usable_sums`).
+The server checks every upload as it arrives, in the step that TFF calls
+`accumulate`, so that one broken client does not spoil the round. An upload that
+is not finite, is longer than any honest one, or has no valid weight is left out
+of the sum and of the weights (`usable_sums`).
 
-For clients that add their own noise this is post-processing of what they have
-released: it costs no privacy, their releases stay on record, and the means
-count what they leave out. For central noise it is a record of zero, as clipping
-could have made it, and the sum counts nothing: how many records there are, and
-how many failed, is what the noise has yet to hide. It is no defence against a
-client that lies within the limits: its weight is believed.
+For clients that add their own noise this is post-processing of their releases:
+it costs no privacy, the releases stay on record, and the means count what they
+leave out. For central noise such a record counts as zero, as clipping could
+have made it. The sum counts nothing there, because the number of records and of
+failures has no noise yet. This is no defence against a client that lies within
+the limits: its weight is believed.
 """
 
 import collections

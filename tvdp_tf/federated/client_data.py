@@ -3,8 +3,9 @@
 A client's sequence has exactly one element, so that one training step sees all
 of its examples (the paper's full-batch steps). The noise key travels with the
 data because it is the client's secret: in a deployment the client draws it
-itself (`tvdp_tf.learning.noise.fresh_noise_key`). So does the scale of its
-noise, which depends on how many examples it has and how often it takes part.
+itself (`tvdp_tf.learning.noise.fresh_noise_key`). The scale of the noise also
+travels with the data: it depends on the number of examples of the client and on
+how often it takes part.
 """
 
 import collections

@@ -1,9 +1,9 @@
-"""Who of a cohort takes part: checked before anything is recorded or released.
+"""Checks which clients of a cohort can take part, before anything is recorded.
 
-The server draws clients; some do not answer, some bring nothing or what does
-not fit the model. This is what it can see without their data: presence, types,
-shapes and, where they are public, sizes. docs/BAD_CLIENTS.md says what becomes
-of failures that only show later.
+Some clients do not answer, bring no data, or bring data that do not fit the
+model. The server checks what it can see without the data themselves: presence,
+types, shapes and, where they are public, sizes. docs/BAD_CLIENTS.md describes
+failures that only show later.
 """
 
 import dataclasses

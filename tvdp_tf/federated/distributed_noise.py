@@ -7,15 +7,15 @@ server gets
 
   sum_k x_k + e_k  (mod modulus).
 
-Whatever H of the shares an attacker does not know are together as Gaussian
-noise of standard deviation s sqrt(H), up to a distance that counts as part of
-delta (`privacy.noise_distance`). Further shares, of clients that keep theirs
-too, and the wrap-around of the modulus are post-processing of that sum. So the
-noise multiplier is
+Let H be the number of shares that an attacker does not know. Their sum is
+Gaussian noise of standard deviation s sqrt(H), up to a distance that counts as
+part of delta (`privacy.noise_distance`). Further unknown shares, and the
+wrap-around of the modulus, are post-processing of that sum. So the noise
+multiplier is
 
   z = s sqrt(H) / Delta,
 
-Delta the most that the sum of the x_k changes, in steps.
+where Delta is the sensitivity of the sum of the x_k, in steps.
 """
 
 import collections
@@ -78,10 +78,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       TypeError: If the schedule is none.
       ValueError: If a number is out of its range.
     """
-    if not isinstance(schedule, privacy.NoiseSchedule):
-      raise TypeError(
-        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-      )
+    schedule_state.check_type(schedule)
     self._schedule = schedule
     self._sensitivity = _validate.positive('sensitivity', sensitivity)
     self._honest = _validate.integer('honest_clients', honest_clients)

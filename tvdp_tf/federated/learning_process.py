@@ -1,8 +1,8 @@
-"""Algorithm 1 of the paper, and its sound siblings, as `LearningProcess`es.
+"""Algorithm 1 of the paper, and its sound variants, as `LearningProcess`es.
 
-Broadcast w(m-1); each client trains, brings its local model or its update; the
-server's new model w(m) is their mean, weighted by p_k, or what its optimizer
-(`learning.server_optimizer`) makes of it.
+The server broadcasts w(m-1). Each client trains and sends its local model or
+its update. The new model w(m) is their mean, weighted by p_k, or the result of
+the server's optimizer (`learning.server_optimizer`) on that mean.
 """
 
 import collections
@@ -23,8 +23,8 @@ def build_finalizer(
 ) -> tff.learning.templates.FinalizerProcess:
   """The server's part of a round.
 
-  Not finite values are kept: TFF's own finalizers keep the old model when the
-  aggregate is not finite, but a run that has diverged must be seen.
+  Values that are not finite are kept. TFF's own finalizers keep the old model
+  in this case, but here a run that has diverged must be visible.
 
   Args:
     weights_type: Of the model, `tff.learning.models.ModelWeights`.
@@ -151,12 +151,12 @@ def mean_update(
 
 
 class Parts(NamedTuple):
-  """What a mechanism puts into the process: what distinguishes it.
+  """The parts of the process that depend on the mechanism.
 
   Attributes:
-    work: What a client does, and brings.
-    factory: How the server joins what clients bring.
-    brings_update: Whether that is an update, and not a model.
+    work: The work of a client.
+    factory: The aggregation of the clients' results.
+    brings_update: Whether the result of a client is an update, not a model.
   """
 
   work: tff.learning.templates.ClientWorkProcess
@@ -165,7 +165,7 @@ class Parts(NamedTuple):
 
 
 class Build(NamedTuple):
-  """What a mechanism makes its `Parts` from.
+  """The inputs from which a mechanism creates its `Parts`.
 
   Attributes:
     model: The model and its loss.

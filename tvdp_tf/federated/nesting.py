@@ -1,15 +1,15 @@
-"""Which nestings of TFF's aggregators keep a guarantee, and which do not.
+"""Finds nestings of TFF's aggregators that break a guarantee.
 
-And what leaves a client beside the update that the noise hides: TFF's own
+It also finds values that leave a client besides the noisy update: TFF's own
 metrics, counts and weights.
 
-An aggregation factory wraps another. What the outer one does to a client's
-value happens first: `clipping_factory(1.0, TimeVaryingGaussianFactory(s))`
-clips, then adds noise. docs/DROP_IN.md has the table of all nestings; those
-whose state gives them away are found here.
+An aggregation factory wraps another. The outer factory processes a client's
+value first: `clipping_factory(1.0, TimeVaryingGaussianFactory(s))` clips, then
+adds noise. docs/DROP_IN.md has a table of all nestings. This module finds those
+that can be recognized by the type of their state.
 
-Types do not tell a learning rate from a mean gradient. Whether a part of the
-state comes from clients is found by following the round's computation.
+Types do not distinguish a learning rate from a mean gradient. Whether a part of
+the state comes from clients is found by tracing the computation of a round.
 """
 
 import functools
@@ -382,26 +382,26 @@ def check_nesting(
   *,
   public_weights: bool = False,
 ) -> None:
-  """Refuses a process that lets more of a client's data out than under noise.
+  """Raises an error if clients' data leave a process without noise.
 
-  For the tests of a pipeline of your own. Aggregators are told by their state,
-  the rest by what in a round depends on clients; docs/DROP_IN.md has what
-  neither gives away.
+  For the tests of your own pipeline. Aggregators are recognized by their state;
+  other values by whether they depend on clients. docs/DROP_IN.md lists what
+  this function cannot find.
 
   Args:
     process: A process with a `TimeVaryingGaussianFactory` or a
       `GeometricGaussianSumQuery` somewhere in its aggregator.
-    public_weights: Whether the weights of a weighted mean are known to all and
-      do not follow the clients' data. TFF's client work sets that of an update
-      that is not finite to 0.
+    public_weights: Whether the weights of a weighted mean are public and do not
+      depend on the clients' data. TFF's client work sets the weight of an
+      update that is not finite to 0.
 
   Raises:
-    ValueError: If there is no noise of ours, or a query has it in a part only;
-      if a norm that adapts to the clients' values decides, outside of the
-      noise, what is clipped or zeroed; if noisy sums are divided by a sum of
-      weights that has no noise; or if training metrics, a state of the client
-      work, counts of clipped or zeroed clients, weights or other values leave
-      the clients without noise, with all of them in one line.
+    ValueError: If the process has no noise of this library, or a query has it
+      in a part only; if a norm that adapts to the clients' values determines,
+      outside of the noise, what is clipped or zeroed; if noisy sums are divided
+      by a sum of weights without noise; or if training metrics, a state of the
+      client work, counts of clipped or zeroed clients, weights or other values
+      leave the clients without noise. One line lists all of them.
   """
   state_type = process.initialize.type_signature.result
   if not _has_noise(state_type):

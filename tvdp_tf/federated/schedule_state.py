@@ -32,6 +32,14 @@ State = Mapping[str, Any]
 ProcessState = Any
 
 
+def check_type(schedule: privacy.NoiseSchedule) -> None:
+  """Raises `TypeError` unless it is a `NoiseSchedule`."""
+  if not isinstance(schedule, privacy.NoiseSchedule):
+    raise TypeError(
+      f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
+    )
+
+
 def initial(schedule: privacy.NoiseSchedule) -> State:
   """The state before round 1, as tensors."""
   common = collections.OrderedDict(

@@ -1,9 +1,9 @@
-"""Secure sums where no protocol for them is: simulated, in the clear.
+"""Simulates secure sums in the clear, where there is no protocol for them.
 
-TFF's secure aggregation (`tff.aggregators.SecureSumFactory` and its like) is
-carried out by the platform that a computation is handed over to. TFF's worker
-has none, and refuses. Here the sums become plain ones of the same quantized
-integers, as in TFF's own test backend.
+TFF's secure aggregation (such as `tff.aggregators.SecureSumFactory`) is
+executed by the platform that runs a computation. TFF's worker has no protocol
+for it and refuses. Here secure sums are replaced by plain sums of the same
+quantized integers, as in TFF's own test backend.
 """
 
 from typing import TypeVar

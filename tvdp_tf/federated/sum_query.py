@@ -61,10 +61,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       ValueError: If a number is out of its range.
       TypeError: If the schedule is none.
     """
-    if not isinstance(schedule, privacy.NoiseSchedule):
-      raise TypeError(
-        f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
-      )
+    schedule_state.check_type(schedule)
     self._l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
     self._schedule = schedule
     self._seed = (

@@ -1,9 +1,9 @@
-"""What TFF's own parts send beside the update, kept at the client.
+"""Replacements for the counts and metrics that TFF sends without noise.
 
-Noise on an update hides nothing that leaves the client by another way. TFF's
+Noise on an update does not protect other values that leave the client. TFF's
 `clipping_factory` and `zeroing_factory` count the clients that they clipped or
-zeroed, its algorithms report training metrics: bits and numbers of a client's
-data, without noise. These two stand in for them.
+zeroed, and TFF's algorithms report training metrics. These depend on a client's
+data and have no noise. The replacements keep them on the client.
 """
 
 import collections

@@ -1,7 +1,7 @@
-"""Arrays whose memory TensorFlow can use as it is.
+"""Arrays whose memory TensorFlow can use without a copy.
 
-A tensor made of any other array is a copy of it: of all the users' data, the
-second one in memory.
+TensorFlow copies any other array, which would hold all the users' data in
+memory twice.
 """
 
 import math

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf import _validate
-
 WORDS_PER_BLOCK = 8  # Of 64 bits.
 
 # 'expand 16-byte k'; 32-byte keys have other constants.
@@ -115,15 +113,12 @@ def _num_tiles(num_blocks: int) -> tuple[int, int]:
 
 
 def _tiles(
-  noise_key: tf.Tensor,
-  num_blocks: int | tf.Tensor,
-  nonce: tf.Tensor,
-  start: tf.Tensor,
+  noise_key: tf.Tensor, num_blocks: int, nonce: tf.Tensor, start: tf.Tensor
 ) -> tf.Tensor:
   """At least `num_blocks` consecutive blocks, uint32 [tiles, 16, blocks]."""
   constants = tf.constant(_CONSTANTS, tf.uint32)
   key = _whole_key(noise_key)
-  if isinstance(num_blocks, tf.Tensor) or num_blocks <= _TILE:
+  if num_blocks <= _TILE:
     return block_rows(constants, key, nonce, start, num_blocks)[tf.newaxis]
   tiles, size = _num_tiles(num_blocks)
   done = tf.TensorArray(tf.uint32, tiles, element_shape=[16, size])
@@ -187,37 +182,32 @@ def _is_compiled() -> tf.Tensor:
   return tf.equal(index, len(devices))
 
 
-def ordered_words(
-  noise_key: tf.Tensor,
-  num_blocks: int | tf.Tensor,
-  nonce: tf.Tensor,
-  start: tf.Tensor,
-) -> tf.Tensor:
-  """Like `keystream`, in whole blocks, for who compiles it himself or cannot.
-
-  Args:
-    noise_key: int64 tensor [2].
-    num_blocks: Number of blocks; a tensor if only the execution knows.
-    nonce: Scalar int64 tensor.
-    start: Scalar int64 tensor, the first block.
-
-  Returns:
-    int64 tensor [8 num_blocks].
-  """
-  tiles = _tiles(noise_key, num_blocks, nonce, start)
-  words = tf.reshape(tf.transpose(tiles, [0, 2, 1]), [-1, 2])
-  return tf.bitcast(words, tf.int64)[: WORDS_PER_BLOCK * num_blocks]
-
-
 def words_of_few_ops(
   noise_key: tf.Tensor,
   num_blocks: tf.Tensor,
   nonce: tf.Tensor,
   start: tf.Tensor,
 ) -> tf.Tensor:
-  """Like `ordered_words`, by less than half of the ops, which move more.
+  """Consecutive words of the stream of a key and a nonce, in whole blocks.
 
-  For what is in every graph and rarely run: tracing takes its time by op.
+  Streams of different pairs (key, nonce) are unrelated, and no stream comes
+  back to its beginning: the nonce has 64 bits, all of which enter the state as
+  they are, and so has the counter of blocks. What draws other numbers with the
+  same key takes other nonces. A key that `noise` has used is spent: Philox
+  gives it away.
+
+  This form has few ops, which move more: it is for what is in every graph and
+  rarely run, as tracing takes its time by op.
+
+  Args:
+    noise_key: int64 tensor [2], the 128 bits of the key: little-endian, its
+      first word the first eight bytes.
+    num_blocks: Scalar int64 tensor.
+    nonce: Scalar int64 tensor.
+    start: Scalar int64 tensor, the first block.
+
+  Returns:
+    int64 tensor [8 num_blocks]: ChaCha20's bytes, read as little-endian words.
   """
   counters = start + tf.range(num_blocks)
   shape = [4, tf.size(counters)]
@@ -268,44 +258,3 @@ def unordered_words(
     lambda: _paired(_tiles(*state)),
   )
   return tf.reshape(words, [-1])
-
-
-_compiled_words = tf.function(ordered_words, jit_compile=True, autograph=False)
-
-
-def keystream(
-  noise_key: tf.Tensor, num_words: int, nonce: int | tf.Tensor = 0
-) -> tf.Tensor:
-  """The first words of the stream of a key and a nonce.
-
-  A shorter stream is the beginning of a longer one. Streams of different pairs
-  (key, nonce) are unrelated, and no stream comes back to its beginning: the
-  nonce has 64 bits, all of which enter the state as they are, and so has the
-  counter of blocks. What draws other numbers with the same key takes other
-  nonces. A key that `noise` has used is spent: Philox gives it away.
-
-  Args:
-    noise_key: int64 tensor [2], the 128 bits of the key: little-endian, its
-      first word the first eight bytes.
-    num_words: Number of words, at most 2**40.
-    nonce: In [0, 2**63), or a scalar int64 tensor.
-
-  Returns:
-    int64 tensor [num_words] of 64 random bits each: ChaCha20's bytes, read as
-    little-endian words.
-
-  Raises:
-    ValueError: If a number is out of its range.
-  """
-  num_words = _validate.integer('num_words', num_words, 0, 2**40)
-  if not isinstance(nonce, tf.Tensor):
-    _validate.integer('nonce', nonce, 0, 2**63 - 1)
-  if num_words == 0:
-    return tf.zeros([0], tf.int64)
-  words = _compiled_words(
-    tf.convert_to_tensor(noise_key, tf.int64),
-    -(-num_words // WORDS_PER_BLOCK),
-    tf.cast(nonce, tf.int64),
-    tf.constant(0, tf.int64),
-  )
-  return words[:num_words]

@@ -1,22 +1,24 @@
 """The data sets: a private training part and a public test part.
 
 `digits` is scikit-learn's embedded set of 1,797 real 8x8 digits: it needs no
-download, nor do the `generated` ones, which have the shapes of the others and
-are for trying things out. The others are read through TensorFlow Datasets
-(TFDS): `tfds:NAME` is any of its classification sets of images of one size.
-`files:FOLDER` is a set in files that need not fit into memory (`on_disk`).
+download. Neither do the `generated` data sets, which have the shapes of the
+others and are for trying things out. The others are read with TensorFlow
+Datasets (TFDS): `tfds:NAME` is any of its classification data sets of images of
+one size. `files:FOLDER` is a data set in files that may be larger than memory
+(`on_disk`).
 
-A data set of your own is a function of `data_dir` that returns a `Dataset`:
+To add your own data set, write a function of `data_dir` that returns a
+`Dataset`:
 
   datasets.LOADERS['mine'] = load_mine
   settings = TrainingSettings(dataset='mine')
 
-TFDS takes ten seconds to decode MNIST and one to be imported. What it gave is
-kept beside its own folders, in one file for each data set, and taken only while
-everything is as it was: the name that was asked for, TFDS's version, which data
-sets of that name there are in which versions, and names, sizes and times of the
-files that were decoded. A checksum covers the whole. What does not fit is read
-through TFDS, and replaced.
+TFDS takes ten seconds to decode MNIST and one to be imported. Decoded data sets
+are cached in TFDS's folder, in one file each. A cached file is used only if
+nothing has changed: the name of the data set, TFDS's version, the versions of
+the data set that are present, and names, sizes and times of the decoded files.
+A checksum covers the whole file. Otherwise the data set is read with TFDS
+again, and the cached file is replaced.
 """
 
 import dataclasses
@@ -175,7 +177,7 @@ class Dataset:
 
   @property
   def is_on_disk(self) -> bool:
-    """Whether training examples are read as they are needed."""
+    """Whether training examples are read from disk on demand."""
     return isinstance(self.train_features, on_disk.Examples)
 
 

@@ -1,30 +1,32 @@
 """The discrete Gaussian over the integers, from a cryptographic generator.
 
-Integers only, so that no value tells by its last bits what it was added to
-(Mironov, "On significance of the least significant bits for differential
-privacy", 2012), and every runtime draws the same. The method is rejection in
-the manner of Karney ("Sampling exactly from the normal distribution", 2016)
-and of Canonne, Kamath and Steinke ("The discrete Gaussian for differential
-privacy", 2020). With sigma = 2**m sigma_0, a candidate is
+Uses integers only. So the last bits of a value do not reveal what the noise was
+added to (Mironov, "On significance of the least significant bits for
+differential privacy", 2012), and every runtime draws the same numbers. The
+method is rejection sampling, similar to those of Karney ("Sampling exactly from
+the normal distribution", 2016) and of Canonne, Kamath and Steinke ("The
+discrete Gaussian for differential privacy", 2020). With
+sigma = 2**m sigma_0, a candidate is
 
   a coarse K >= 0 with P(K) ~ exp(-K^2 / (2 sigma_0^2)), from a table,
   a sign s and m bits y, all uniform,
   x = K 2^m + y, or for negative s its complement -1 - x,
 
-which makes every integer in exactly one way. Let y' = y, or y + 1 for negative
-s, so that |x| = K 2^m + y'. Then
+which produces every integer in exactly one way. Let y' = y, or y + 1 for
+negative s, so that |x| = K 2^m + y'. Then
 
   exp(-x^2 / (2 sigma^2)) = exp(-K^2 / (2 sigma_0^2)) exp(-gamma),
   gamma = y' (2 K 2^m + y') / (2 sigma^2),
 
-and x is kept with probability exp(-gamma). That needs no exponential: of the
-events of probability gamma / i, for i = 1, 2, ..., the number that happen until
-one does not is even with just this probability (von Neumann, 1951). gamma is a
-multiple of 2^-63, for sigma = 2^31 has 2 sigma^2 = 2^63.
+and x is kept with probability exp(-gamma). That needs no exponential: draw
+events of probability gamma / i, for i = 1, 2, ..., until one does not happen.
+The number of those that happened is even with exactly this probability (von
+Neumann, 1951). gamma is a multiple of 2^-63, because sigma = 2^31 gives
+2 sigma^2 = 2^63.
 
-All but one candidate in 120 are through with the first 64-bit word: it shows
-what K is and that the first event does not happen. The others take further
-words, and are drawn again if rejected.
+For all but one candidate in 120, the first 64-bit word decides: it shows what K
+is and that the first event does not happen. The others take further words, and
+are drawn again if rejected.
 """
 
 import decimal
@@ -76,7 +78,7 @@ DISTANCE_FROM_ROUNDED = 1 / (48 * GRID_STDDEV**2)
 # release a round anew, under other noise.
 STREAM = 2
 
-# In the place of K: those of which the table decides are smaller.
+# Stands for K where the table does not decide it; every K is smaller.
 _UNDECIDED = 255
 
 # Blocks of the generator's stream that an attempt at a draw has for itself, and
@@ -249,10 +251,10 @@ class _Reader(NamedTuple):
   """Further words to decide on candidates, one after the other.
 
   Attributes:
-    ready: int64 [words], the first of them. Nearly always they suffice.
-    noise_key: int64 [2], of which others are made,
-    nonce: scalar int64,
-    start: and scalar int64, the first of their blocks.
+    ready: int64 [words], the first of them. They are nearly always enough.
+    noise_key: int64 [2], the key that further words are generated from.
+    nonce: Scalar int64, the nonce of their stream.
+    start: Scalar int64, the first block of further words.
   """
 
   ready: tf.Tensor
@@ -311,7 +313,7 @@ def _judge(
   """Decides on candidates.
 
   Args:
-    words: int64 [n], of which they are made.
+    words: int64 [n], the first word of each candidate.
     table: Of K.
     reader: Where further words come from.
     scheme: How the words are read.
@@ -450,7 +452,7 @@ _FEW_BLOCKS = 512
 
 
 def _num_blocks(size: int) -> int:
-  """Blocks of candidates, of which all but once in 2^64 `size` are accepted."""
+  """Blocks that yield `size` accepted candidates, except once in 2^64."""
   surplus = 16 + size // 128 + math.isqrt(size)
   blocks = -(-(size + surplus) // chacha20.WORDS_PER_BLOCK)
   if blocks > _FEW_BLOCKS:
@@ -548,13 +550,13 @@ def discrete_gaussian(
   """Draws `size` independent integers from N_Z(0, 2^62).
 
   P(x) is proportional to exp(-x^2 / 2^63), up to `DISTANCE_FROM_DISCRETE`. It
-  is the only scale: who needs another one chooses the unit of the integers.
-  Added to an integer, it is as good as the continuous Gaussian of the same
-  standard deviation, of which the sum is rounded, up to
-  `DISTANCE_FROM_ROUNDED` for each value.
+  is the only scale; for another one, choose the unit of the integers. Adding it
+  to an integer is as good as adding the continuous Gaussian of the same
+  standard deviation and rounding the sum, up to `DISTANCE_FROM_ROUNDED` for
+  each value.
 
-  How many candidates take further words depends on the words: neither an
-  enclosing `jit_compile` nor `tf.vectorized_map` can have it.
+  How many candidates take further words depends on the words, so this cannot be
+  used within `jit_compile` or `tf.vectorized_map`.
 
   Args:
     noise_key: int64 tensor [2], the key of ChaCha20; the integers are a pure

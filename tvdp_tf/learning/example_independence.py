@@ -1,20 +1,20 @@
-"""Is every example of a batch on its own? Checked before a process is built.
+"""Checks, before a process is built, that a model does not mix examples.
 
-The sensitivity of a mean of clipped gradients rests on each gradient being that
-of one example. Here a model is taken apart and looked at:
+The sensitivity of a mean of clipped gradients assumes that each gradient
+depends on one example only. This module checks a model in two ways:
 
-* `clipped_sum` chooses how its gradients are clipped. Ghost clipping takes only
-  what is on its list; all else is worked on one example at a time, where no
-  example can reach another.
+* `clipped_sum` chooses how gradients are clipped. Ghost clipping accepts only
+  what is on its list. All other models are computed one example at a time,
+  where no example can reach another.
 * A self-check compares a batch with its examples one by one: the outputs, and
   the sum of the clipped gradients. The batches are hostile: one of their
-  examples has the norm 1e4, or is not a number, which no mean, maximum or
-  product over the batch survives; examples are repeated and permuted; there is
-  one, or there are seven. A model that differs is refused, even where its
-  gradients are clipped one at a time: what it learns is not what it shows in
-  its evaluation.
+  examples has the norm 1e4 or is not a number, which any mean, maximum or
+  product over the batch would reveal; examples are repeated and permuted; there
+  are one or seven examples. A model that differs is refused, even if its
+  gradients are clipped one at a time, because it would be evaluated differently
+  from how it was trained.
 
-The self-check is no proof. The list is, and the loop over examples.
+The self-check is not a proof. The list and the loop over examples are.
 """
 
 import logging
@@ -401,8 +401,8 @@ def check_steps(
     learning_rate: Of the steps.
 
   Raises:
-    ValueError: If a step cannot be computed, or can fail on what a user holds,
-      of which the weights are made after the first.
+    ValueError: If a step cannot be computed, or can fail on a user's data, on
+      which the weights depend after the first step, too.
   """
 
   @tf.function(autograph=False)

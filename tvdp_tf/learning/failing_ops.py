@@ -1,17 +1,17 @@
-"""Whether a graph can fail on what an example holds.
+"""Checks that a graph cannot fail on the content of an example.
 
-A round that fails shows something of the example that it failed on, if only
-that there is one, with no noise on it. So a model and its loss must compute
-with any values: an index that is out of range, a division of integers by zero,
-a shape that is negative.
+A round that fails reveals something about the example that it failed on,
+without noise: at least that there is such an example. So a model and its loss
+must not fail for any values: for an index out of range, a division of integers
+by zero, a negative shape.
 
-Values are followed from the features and labels through the graph and its
-functions. An op is taken where it never fails (`_TOTAL`), or where the operands
+Values are traced from the features and labels through the graph and its
+functions. An op is accepted if it never fails (`_TOTAL`), or if the operands
 that it can fail on are not computed from an example: constants, shapes, weights
-(`_PUBLIC_OPERANDS`). An index may be computed from one if it is seen to be in
-range: integers are followed with their bounds, which `tf.clip_by_value` sets.
-Any other op that an example reaches is refused: a list, and not a search for
-what is wrong.
+(`_PUBLIC_OPERANDS`). An index may be computed from an example if it is known to
+be in range: integers are traced with their bounds, which `tf.clip_by_value`
+sets. Any other op that an example reaches is refused. This is a list of allowed
+ops, not a search for faulty ones.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""Features: a fixed function of one example, computed once a client.
+"""Features: a fixed function of one example, computed once for each client.
 
-A linear model of good features learns in a few steps what a network from random
-weights needs hundreds for; at a small epsilon that decides (Tramer and Boneh,
-2021). They cost no privacy: a function of one example that knows nothing of the
-others turns two data sets that differ in one example into two that differ in
-one example. That, and nothing else, is asked of the function.
+A linear model on good features learns in a few steps what a network with random
+weights learns in hundreds. At a small epsilon this is decisive (Tramer and
+Boneh, 2021). Features cost no privacy: a function of one example, independent
+of the others, maps two data sets that differ in one example to two that differ
+in one example. This is the only requirement on the function.
 
 `scattering` is kymatio's scattering transform (Mallat) of images:
 
@@ -15,12 +15,11 @@ one example. That, and nothing else, is asked of the function.
   norm 1, less the mean of synthetic images, their channels' covariance to the
   power -1/4, and norm 1 again
 
-All of it is a function of one image: what is fitted is fitted to images that
-nobody has taken. Statistics of private images would cost privacy; those of
-images that a random generator draws cost nothing. Two kinds: strokes, as in
-drawings, and dead leaves, opaque random shapes that cover one another, whose
-statistics are known to be close to those of photographs (Lee, Mumford and
-Huang, 2001).
+All of it is a function of one image: parameters are fitted to synthetic images
+only. Statistics of private images would cost privacy; those of randomly
+generated images cost nothing. There are two kinds: strokes, as in drawings, and
+dead leaves, opaque random shapes that cover one another, whose statistics are
+known to be close to those of photographs (Lee, Mumford and Huang, 2001).
 
 `unit_norm` is the example itself, flat, divided by its norm.
 
@@ -475,9 +474,9 @@ def applied(
 _POINTS = np.linspace(0, 1, 120)[:, np.newaxis]
 
 
-def strokes(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
+def strokes(count: int, height: int, width: int) -> np.ndarray:
   """One to three smooth curves, bright on dark, float32 [n, h, w] in [0, 1]."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   # Drawn twice as large, and averaged.
   shape = np.array([2 * height, 2 * width])
   # In pixels of an image of 28 x 28.

@@ -1,6 +1,6 @@
-"""Several tensors as one vector: an op for all of them, in place of one each.
+"""Several tensors as one vector: one op for all of them instead of one each.
 
-Beside a small tensor's arithmetic an op's start takes the most time.
+For small tensors, starting an op takes longer than its arithmetic.
 """
 
 from collections.abc import Sequence

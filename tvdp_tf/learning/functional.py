@@ -53,11 +53,11 @@ _EMBEDDING = tf.keras.layers.Embedding
 
 @contextlib.contextmanager
 def any_index(model: tf.keras.Model) -> Iterator[None]:
-  """Lets embeddings take the nearest index: a wrong one must not be an error.
+  """Makes embeddings use the nearest index where one is out of range.
 
-  An op that fails on an example's values would show them to everybody. A class
-  with a `call` of its own may take something else than indices: it is left as
-  it is.
+  It must not be an error: an op that fails on an example's values would reveal
+  them to everybody. A class that overrides `call` may take something other than
+  indices, so it is left alone.
   """
   layers = [
     module

@@ -1,8 +1,8 @@
-"""Which Keras and TensorFlow there are: 2 and 2.14, or newer ones.
+"""The versions of Keras and TensorFlow: 2 and 2.14, or newer ones.
 
-What is proven of a model's layers one by one is proven of Keras 2's. Under
-Keras 3 a model is a function that is traced and looked at, and no more: it is
-worked on one example at a time (docs/KERAS3.md).
+The properties of single layers are proven only for Keras 2. Under Keras 3 a
+model is treated as a traced function and computed one example at a time
+(docs/KERAS3.md).
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The paper's models as Keras models, with their losses.
 
-A model of your own is a file that Keras saved, `keras:PATH.keras`; like any
-program, only from somebody you trust. It must have one input and one output, no
-non-trainable weights, and give scores before any softmax; a module with classes
-of its own is named by `--import`:
+Your own model is a file saved by Keras, `keras:PATH.keras`. Like any program,
+load it only from somebody you trust. It must have one input and one output, no
+non-trainable weights, and return scores before any softmax. If it uses your own
+classes, name their module with `--import`:
 
   my_model.save('mine.keras')
   settings = TrainingSettings(model='keras:mine.keras')

@@ -3,14 +3,14 @@
 The noise of one release is a pure function of its 128-bit key, so that plain
 TensorFlow, XLA and TFF's worker draw the same numbers. (`tf.random.normal`
 cannot be reproduced inside TFF, and `tf.random.stateless_normal` gives
-unrelated numbers under XLA.) One draw covers all tensors of a release: its
-values are independent across tensors by construction, and across releases
-because the whole key enters the generator: nothing is hashed, so two different
-keys never share a counter block.
+unrelated numbers under XLA.) One draw covers all tensors of a release, so its
+values are independent across tensors by construction. They are independent
+across releases because the whole key enters the generator: nothing is hashed,
+so two different keys never share a counter block.
 
 Philox is a statistical generator, not a cryptographic one, and binary
 floating-point noise has known side channels: README, "What is not protected".
-Neither is so of the discrete noise that `perturb` can add in its place.
+Neither applies to the discrete noise that `perturb` can add instead.
 """
 
 import itertools
@@ -129,8 +129,8 @@ def _signed(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 def _cosine(quadrants: tf.Tensor) -> tf.Tensor:
   """cos(pi/2 x) for float64 x in [0, 1), to 4e-16.
 
-  Taylor's series, of which what is left out is below 2e-17: TensorFlow's own
-  cosine of float64 is not vectorized, and takes about twice as long.
+  A Taylor series, with a remainder below 2e-17. TensorFlow's own cosine of
+  float64 is not vectorized and takes about twice as long.
   """
   coefficients = [
     (-1) ** k * (math.pi / 2) ** (2 * k) / math.factorial(2 * k)
@@ -227,7 +227,6 @@ GAUSSIAN = 'gaussian'
 LAPLACE = 'laplace'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 CONTINUOUS = {GAUSSIAN: standard_normal, LAPLACE: standard_laplace}
-DISTRIBUTIONS = (*CONTINUOUS, DISCRETE_GAUSSIAN)
 # Of a mechanism whose noise is Gaussian.
 GAUSSIANS = {
   noise_distance.CONTINUOUS: GAUSSIAN,
@@ -239,7 +238,7 @@ _MOST_STEPS = 2.0**61
 
 
 def _grid(noise_stddev: tf.Tensor) -> tf.Tensor:
-  """The step of which the noise's standard deviation is a fixed multiple."""
+  """The grid step: the noise's standard deviation is a fixed multiple of it."""
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
   return tf.cast(stddev, tf.float64) / discrete_gaussian.GRID_STDDEV
 
@@ -370,7 +369,7 @@ def perturb(
     noise_stddev: Scalar, standard deviation of every added value.
     noise_key: int64 tensor [2].
     release: As in `standard_normal`; a pair of key and release is used once.
-    distribution: One of `DISTRIBUTIONS`.
+    distribution: A key of `CONTINUOUS`, or `DISCRETE_GAUSSIAN`.
     drawn: With discrete noise: int64 [values], of `discrete_gaussian`, that
       nothing else is perturbed with, in the place of a draw by this key and
       release.

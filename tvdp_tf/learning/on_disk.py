@@ -1,6 +1,6 @@
-"""Data sets in files that are read as they are needed: `files:FOLDER`.
+"""Data sets in files that are read on demand: `files:FOLDER`.
 
-A folder of NumPy arrays, each a file of `np.save`:
+The folder holds NumPy arrays, written by `np.save`:
 
   train_features.npy   uint8 [n, ...], divided by 255 when read, or float32
   train_labels.npy     integers [n], in [0, num_classes)
@@ -9,7 +9,7 @@ A folder of NumPy arrays, each a file of `np.save`:
   train_users.npy      with --split=natural: integers [users], how many of the
                        examples each user has, which come in the users' order
 
-What a training holds of them is the cohort of this round and of the next.
+Training holds only the examples of the current and of the next cohort.
 """
 
 import pathlib

@@ -1,24 +1,25 @@
-"""What oneDNN's kernels mix, though nothing in a graph does.
+"""Protection against oneDNN kernels that mix data of concurrent calls.
 
-An example's gradient is to be computed from that example, and a client's update
-from that client, however many are computed at once. Some of oneDNN's kernels in
-TensorFlow break this: two calls at once read and write each other's memory. A
-function has one kernel for each of its ops, which all of its calls share: those
-of several threads, and the iterations of a loop that run side by side.
+An example's gradient must depend on that example only, and a client's update on
+that client only, however many are computed at once. Some of oneDNN's kernels in
+TensorFlow break this: concurrent calls read and write each other's memory. A
+function has one kernel for each of its ops, shared by all of its calls: those
+of several threads, and parallel iterations of a loop.
 
-TensorFlow 2.14, looked through kernel by kernel for members that a call writes
-and no lock guards:
+Every kernel of TensorFlow 2.14 was searched for members that a call writes
+without a lock:
 
-* `FusedBatchNorm` keeps the number of channels, and where the statistics are,
-  of the call that came last
-  (https://github.com/tensorflow/tensorflow/pull/99852). Models do without
-  (`functional`), and what TFF's own algorithms do with it waits (`kept_apart`).
-* A convolution that Grappler has fused with a bias and an addition keeps where
-  it copies the addend. Nothing is fused (`CALL_OPTIONS`), which costs no time
-  that could be measured.
+* `FusedBatchNorm` stores the number of channels, and the location of the
+  statistics, of the last call
+  (https://github.com/tensorflow/tensorflow/pull/99852). Models avoid it
+  (`functional`); calls in TFF's own algorithms run one at a time
+  (`kept_apart`).
+* A convolution that Grappler has fused with a bias and an addition stores where
+  it copies the addend. Nothing is fused (`CALL_OPTIONS`), at no measurable
+  cost.
 
-Newer ones: batched matrix products read and write outside of their tensors
-(https://github.com/tensorflow/tensorflow/issues/117700), in 2.21 for one.
+In newer versions, such as 2.21, batched matrix products read and write outside
+of their tensors (https://github.com/tensorflow/tensorflow/issues/117700).
 oneDNN must be off there.
 """
 
@@ -125,10 +126,10 @@ class _Scope:
 def kept_apart(
   graph_def: tf.compat.v1.GraphDef, *, by_others: bool = False
 ) -> bool:
-  """Whether a graph has ops of which no two calls may run at once.
+  """Whether a graph has ops that must not run concurrently with themselves.
 
-  If so, its loops are changed, in place: an iteration starts when the one
-  before it has ended. Calls of the graph must wait for each other.
+  If so, its loops are changed in place: an iteration starts when the previous
+  one has ended. The caller must not run two calls of the graph at once.
 
   Args:
     graph_def: The graph.

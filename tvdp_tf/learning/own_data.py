@@ -1,7 +1,7 @@
-"""Arrays, data frames and `tf.data` sets as users with data, checked.
+"""Converts arrays, data frames and `tf.data` sets to users with data.
 
-Nothing here looks at the training data but to refuse what cannot be trained on.
-How many classes there are is what the model says.
+The training data are inspected only to refuse invalid values. The number of
+classes is taken from the model.
 """
 
 import itertools

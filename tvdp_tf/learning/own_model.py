@@ -1,7 +1,7 @@
-"""A Keras model of the caller's own, as the spec that training asks for.
+"""Converts the caller's Keras model to the spec that training uses.
 
-The model is left as it is. It is trained without its last softmax or sigmoid,
-which is in the loss, where it is numerically stable.
+The caller's model is not changed. Training uses a copy without the last softmax
+or sigmoid: the loss computes it, in a numerically stable form.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Local steps on clipped, noisy gradients, in pure TensorFlow.
 
-Where Algorithm 1 adds noise to the parameters once a round, each local step
-here is a Gaussian release of its own: per-example gradients are clipped to
-`example_l2_norm_clip` (C_g) and their mean gets noise. Whatever the model, one
-example moves that mean by at most 2 C_g / n, so the sensitivity is proven where
+Algorithm 1 adds noise to the parameters once per round. Here, each local step
+is a separate Gaussian release: per-example gradients are clipped to
+`example_l2_norm_clip` (C_g), and noise is added to their mean. For any model,
+one example moves that mean by at most 2 C_g / n, so the sensitivity is proven;
 the paper's is not.
 """
 

@@ -1,12 +1,12 @@
 """Several views of an example, whose gradients are averaged before the clip.
 
-A flat picture is as good a picture turned over. The gradient of an example is
-then the mean of those of its loss on each of its views, and is clipped once
-(De et al., 2022). That costs no privacy: the views are made of one example
-alone, and it enters through one clipped gradient as before.
+A mirrored image usually has the same label. The gradient of an example is the
+mean of the gradients of its loss on each view, and is clipped once (De et al.,
+2022). This costs no privacy: all views are made from one example, which still
+contributes one clipped gradient.
 
-Here are the names and what is asked of the data; `view_gradients` makes the
-views.
+This module has the names and the requirements on the data; `view_gradients`
+makes the views.
 """
 
 from collections.abc import Sequence

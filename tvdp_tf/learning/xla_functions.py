@@ -1,9 +1,9 @@
 """Functions that XLA compiles once in a process, ahead of their first call.
 
-TensorFlow finds what XLA has made of a function by the function's name. So they
-are traced once, in no graph, and keep their names for as long as the process
-lives; whoever imports a graph that calls them leaves the names in it as they
-are (`known`).
+TensorFlow finds the compiled code of a function by the function's name. So
+these functions are traced once, outside of any graph, and keep their names as
+long as the process lives. Importing a graph that calls them must not rename
+them (`known`).
 """
 
 import concurrent.futures

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import calibration, ledger, noise_distance, sensitivity
+from tvdp_tf.privacy import ledger, noise_distance, sensitivity
 
 _POISSON = 'poisson'
 _EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
@@ -144,27 +144,13 @@ class Central(contract.Mechanism):
         sampling=_POISSON,
         sampling_rate=settings.sampling_rate,
       )
-    z_eff = calibration.equivalent_noise_multiplier(
-      settings.epsilon, self.delta, settings.calibration
-    )
-    self._budget = z_eff**-2.0
     return self._for_worst_user(settings.rounds)
 
   def _for_worst_user(
-    self, rounds: int, spent: float | np.ndarray = 0.0, completed: int = 0
+    self, rounds: int, completed: int = 0
   ) -> privacy.NoiseSchedule:
-    settings = self.settings
-    initial = calibration.initial_noise_multipliers(
-      self.planned(rounds),
-      settings.noise_shape,
-      1,
-      self._budget,
-      spent,
-      completed,
-    )
-    return settings.noise_shape.schedule(
-      rounds, contract.largest_finite(initial)
-    )
+    initial = self._initial_multipliers(rounds, completed)
+    return self._schedule_of(initial, rounds)
 
   @property
   def header(self) -> ledger.LedgerHeader:
@@ -249,9 +235,7 @@ class Central(contract.Mechanism):
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what the user with least left has over its rounds to come."""
-    return self._for_worst_user(
-      new_rounds, self.spending.spent_of(self._budget), completed
-    )
+    return self._for_worst_user(new_rounds, completed)
 
   def statement(self) -> privacy.PrivacyStatement:
     settings = self.settings

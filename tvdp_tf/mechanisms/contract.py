@@ -1,8 +1,8 @@
-"""What a mechanism is: options, noise, ledger, statement, and its graph.
+"""The base class of mechanisms: options, noise, ledger, statement and graph.
 
-A mechanism is a subclass of `Mechanism`, in a file of its own. Whoever trains,
-plans, attacks or explains asks it; nobody else knows its name. Nothing here
-loads TensorFlow but `GraphMechanism.parts`.
+Each mechanism is a subclass of `Mechanism` in a file of its own. Training,
+planner, attacks and reports use only this interface. Nothing here loads
+TensorFlow except `GraphMechanism.parts`.
 """
 
 import abc
@@ -27,51 +27,50 @@ SERVER_WORST = 'server, worst client'
 SERVER_MEDIAN = 'server, median client'
 OUTSIDER_WORST = 'outsider, worst client'
 
-_ACCOUNTANTS = ('exact', 'pld', 'rdp')
-
 
 class BudgetSpentError(errors.TrainingFailedError):
   """Nobody's budget covers another round."""
 
 
 class Mechanism(abc.ABC):
-  """How one run is to be private, and what it has released so far.
+  """The privacy mechanism of one run, and what it has released so far.
 
-  A class is a mechanism, with its options; an object is one that is calibrated
-  for a run.
+  The class is the mechanism with its options; an object is the mechanism
+  calibrated for a run.
 
   Attributes:
-    name: Of the mechanism, as in `--mechanism`.
+    name: The name of the mechanism, as in `--mechanism`.
     summary: Where its noise is added, in a few words, for --help and reports.
     noise_on: What the noise of a release is added to.
     graph: The type of `mechanism`.
-    participations: Who may take part in a round, the default first. Secret
-      sampling amplifies only where a trusted server keeps the secret.
+    participations: The kinds of participation, the default first. Secret
+      sampling amplifies only if a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
-    is_sound: Whether its statement may hold. Then what its noise is short of
-      Gaussian noise is taken off delta before it is calibrated: to `delta`.
-    clips_examples: Whether what it releases are noisy means of the clipped
-      gradients of examples, a step each.
-    example_views: Of `views.VIEWS`, what it may average before the clip.
-    takes_schedule: Whether its noise follows a shape that may be chosen.
+    is_sound: Whether its statement may hold. If so, the distance of its noise
+      from Gaussian noise is subtracted from delta before calibration.
+    clips_examples: Whether it releases noisy means of clipped per-example
+      gradients, one for each step.
+    example_views: The `views.VIEWS` that it may average before clipping.
+    takes_schedule: Whether the shape of its noise schedule can be chosen.
     sums_securely: Whether its process has secure sums, to be simulated here.
     unit: What is protected, 'example' or 'user'.
-    adjacencies: Which data sets are to look alike, the default first: of
+    adjacencies: Its neighbouring relations, the default first: of
       `sensitivity.ADJACENCIES`.
     adjacency: The one of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
-    mechanism: The mechanism, calibrated.
-    releases_per_client: Releases of a client in a round, all with one noise.
-    shares_noise: Whether all clients hide in one noise on their sum.
+    mechanism: The calibrated `GraphMechanism`.
+    releases_per_client: Releases of a client in a round, all with equal noise.
+    shares_noise: Whether one noise on the sum protects all clients.
     noise: One of `noise_distance.NOISES`.
-    delta: What is left of the target for the accountant
+    delta: The part of the target that is left for the accountant
       (`privacy.noise_distance`).
-    noise_distance: How far all that is drawn may be from Gaussian noise.
-    replans: Whether the noise of the rounds to come is set anew if an
+    noise_distance: The distance of all drawn noise from Gaussian noise, at
+    most.
+    replans: Whether the noise of later rounds is recalibrated if an
       interruption has cost releases, so that the budget lasts for all rounds.
-    renyi_order: With secret sampling, the order that the ledger holds the run's
-      target to, fixed in advance; None where it is chosen at the end.
+    renyi_order: With secret sampling, the order, fixed in advance, at which the
+      ledger enforces the target; None if it is chosen at the end.
     history: The releases taken so far; `take` adds to it.
   """
 
@@ -124,7 +123,7 @@ class Mechanism(abc.ABC):
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Checks what else it asks of the settings.
+    """Checks further requirements on the settings.
 
     Raises:
       ValueError: If a setting is out of its range.
@@ -133,7 +132,7 @@ class Mechanism(abc.ABC):
 
   @classmethod
   def releases_in_a_round(cls, settings: Any) -> int:
-    """How often a client releases something in a round, with one noise."""
+    """The number of releases of a client in a round, with equal noise."""
     del settings
     return 1
 
@@ -143,7 +142,7 @@ class Mechanism(abc.ABC):
     return getattr(self.mechanism, 'schedule', None)
 
   def graph_key(self) -> Hashable:
-    """Equal for runs whose mechanism is the same but for its schedule."""
+    """Equal for runs whose mechanisms differ at most in the schedule."""
     fields = {
       field.name: getattr(self.mechanism, field.name)
       for field in dataclasses.fields(self.mechanism)
@@ -162,9 +161,9 @@ class Mechanism(abc.ABC):
 
   @classmethod
   def may_draw_discretely(cls, settings: Any) -> bool:
-    """Whether the noise may be discrete, as far as settings tell.
+    """Whether the settings allow discrete noise.
 
-    If none is asked for, delta also decides (`_choose_noise`).
+    If they name no noise, the choice also depends on delta (`_choose_noise`).
 
     Args:
       settings: Of a training with this mechanism.
@@ -180,10 +179,10 @@ class Mechanism(abc.ABC):
     )
 
   def _choose_noise(self) -> None:
-    """Sets `noise` and `delta`, from the settings and what the noise is worth.
+    """Sets `noise` and `delta`, from the settings and the tail of the noise.
 
     Raises:
-      ValueError: If delta is too small for what is drawn.
+      ValueError: If delta is too small for the drawn noise.
     """
     settings = self.settings
     releases = self.releases_per_client * settings.rounds
@@ -202,8 +201,8 @@ class Mechanism(abc.ABC):
       ):
         self.noise = noise_distance.DISCRETE
     self.noise_distance = noise_distance.distance(values, self.noise)
-    # No delta of any use is large enough: such an epsilon is promised by noise
-    # that is told apart where it ends.
+    # No useful delta is large enough: at such an epsilon, values beyond the end
+    # of the noise tell the data sets apart.
     self._reaches_far_enough = share(self.noise) < noise_distance.LARGEST_SHARE
     if self._reaches_far_enough:
       self.delta = noise_distance.accounted_delta(
@@ -225,33 +224,33 @@ class Mechanism(abc.ABC):
   def spending(self) -> spending_lib.Spending:
     """What the releases of the history have spent.
 
-    It is the run's own book, at the position of the run. That of the ledger may
-    be ahead: after an interruption it holds rounds that a run with a seed has
-    still to repeat, whose noise and metrics are to be what they were.
+    This is the spending of the run at its current round. The ledger may be
+    ahead: after an interruption it holds rounds that a run with a seed has yet
+    to repeat, with the same noise and metrics.
     """
     header = self.header
     return spending_lib.of(header, header.target_epsilon, self.delta)
 
   @property
   def _sampling_rate(self) -> float:
-    """That with which users are drawn in secret; 1 if it is no secret."""
+    """The rate of secret sampling; 1 if sampling is not secret."""
     secret = self.header.sampling == 'poisson'
     return self.settings.sampling_rate if secret else 1.0
 
   @property
   @abc.abstractmethod
   def sensitivity_on_record(self) -> tuple[str, bool]:
-    """What the noise is relative to, with numbers; and whether it is proven."""
+    """The sensitivity in words with numbers, and whether it is proven."""
 
   @property
   def proven_rule(self) -> sensitivity.SensitivityRule | None:
-    """A proven sensitivity of its releases, where its own is not proven."""
+    """A proven sensitivity of its releases, if its own is not proven."""
     return None
 
   def ledger_run(
     self, settings_digest: bytes, run_id: str, selection: str = ''
   ) -> ledger.LedgerRun:
-    """What the ledger is told of the run.
+    """The entry of the run in the ledger.
 
     Args:
       settings_digest: Of the run's configuration.
@@ -298,14 +297,14 @@ class Mechanism(abc.ABC):
     )
 
   def amounts(self, noise_multiplier: float) -> dict[str, Any]:
-    """What the ledger is told of a client's releases in a round."""
+    """A client's releases in a round, as arguments of the ledger."""
     return {
       'noise_multiplier': noise_multiplier,
       'releases_per_client': self.releases_per_client,
     }
 
   def entry(self, releases: Round) -> dict[str, Any]:
-    """What the ledger's record of a round says: arguments of `record`."""
+    """A round's releases, as arguments of the ledger's `record`."""
     return {
       'clients': releases.clients.tolist(),
       'noise_multipliers': releases.noise_multipliers.tolist(),
@@ -313,11 +312,11 @@ class Mechanism(abc.ABC):
     }
 
   def recorded(self, record: ledger.LedgerRecord) -> Round:
-    """The releases of a record: what `entry` has told, as it was.
+    """The releases of a ledger record, the inverse of `entry`.
 
     Returns:
-      A `Round` for `take`. Its `noise_stddev` is NaN and its scales are ones:
-      they are not on record.
+      A `Round` for `take`. Its `noise_stddev` is NaN and its scales are ones,
+      because the ledger does not record them.
     """
     clients = np.array(record.clients, np.int64)
     return Round(
@@ -334,14 +333,14 @@ class Mechanism(abc.ABC):
     return np.broadcast_to(np.array(record.noise_multipliers), [count])
 
   def take(self, releases: Round) -> None:
-    """Adds releases to the history; as much work as there are clients."""
+    """Adds releases to the history; linear in the number of clients."""
     self.history.append(releases)
     self.spending.record(rate=self._sampling_rate, **self.entry(releases))
 
   def retake(self, history: Iterable[Round]) -> None:
-    """Takes these releases in place of all taken so far.
+    """Replaces the history by these releases.
 
-    For what an interrupt has left: `take` itself may have been half done.
+    For use after an interrupt, which may have come in the middle of `take`.
     """
     self.history.clear()
     self.__dict__.pop('spending', None)
@@ -371,7 +370,7 @@ class Mechanism(abc.ABC):
       raise ValueError(f'snapshot must be empty, got {sorted(snapshot)}')
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
-    """The schedule of another number of rounds; `Round`s to come follow it.
+    """The schedule for a new number of rounds, which later rounds follow.
 
     Args:
       completed: The rounds 1..completed are over.
@@ -382,9 +381,9 @@ class Mechanism(abc.ABC):
   def mean_noise_stddev(self, releases: Round) -> float:
     """Standard deviation of the noise in each parameter of the round's mean.
 
-    Computed from what is public; see `metrics.signal_to_noise`. Here every
-    upload has the round's noise. What users hold is theirs: in a mechanism of
-    your own that protects them they all have one weight.
+    Computed from public values; see `metrics.signal_to_noise`. Here every
+    upload has the round's noise. If a custom mechanism protects users, their
+    numbers of examples are private: all users have equal weight.
     """
     weights = self._weights(releases.clients)
     if self.unit == 'user' and not self._is_ours():
@@ -400,12 +399,42 @@ class Mechanism(abc.ABC):
     return self.spending.worst_epsilon()
 
   def planned(self, rounds: int | None = None) -> sparse.csr_array:
-    """Who is to take part in rounds 1 to `rounds`, bool [users, rounds]."""
+    """The planned cohorts of rounds 1 to `rounds`, bool [users, rounds]."""
     cohorts = (
       self.fed.participation.cohort(m)
       for m in range(1, (rounds or self.settings.rounds) + 1)
     )
     return participation.participations(cohorts, self.settings.users)
+
+  @functools.cached_property
+  def _calibrated_budget(self) -> float:
+    """The sum of 1/z^2 over a user's releases that delivers the target."""
+    settings = self.settings
+    z_eff = calibration.equivalent_noise_multiplier(
+      settings.epsilon, self.delta, settings.calibration
+    )
+    return z_eff**-2.0
+
+  def _initial_multipliers(self, rounds: int, completed: int = 0) -> np.ndarray:
+    """z_{k,1} with which each user spends the rest of the budget, [users]."""
+    budget = self._calibrated_budget
+    return calibration.initial_noise_multipliers(
+      self.planned(rounds),
+      self.settings.noise_shape,
+      self.releases_per_client,
+      budget,
+      self.spending.spent_of(budget) if self.history else 0.0,
+      completed,
+    )
+
+  def _schedule_of(
+    self, initial: np.ndarray, rounds: int
+  ) -> privacy.NoiseSchedule:
+    """The schedule of the user with the most noise, of those z_{k,1}."""
+    finite = initial[np.isfinite(initial)]
+    # If nobody can take part, nobody will.
+    largest = float(finite.max()) if len(finite) else 1.0
+    return self.settings.noise_shape.schedule(rounds, largest)
 
   def _weights(self, clients: np.ndarray) -> np.ndarray:
     """p_k, the weights of these clients in the mean of a round."""
@@ -415,7 +444,7 @@ class Mechanism(abc.ABC):
   def delivered_views(
     self, worst: str, median: str
   ) -> dict[str, Mapping[str, float]]:
-    """What is proven to be delivered to the users who have spent most.
+    """Delivered epsilons that are proven, for the worst and the median user.
 
     Args:
       worst: The name of the view on the user who has spent most.
@@ -424,7 +453,7 @@ class Mechanism(abc.ABC):
     order = self.spending.by_spending()
     return {
       view: self._proven(
-        delivered(self.spending.noise_multipliers(user), self.delta)
+        statements.delivered(self.spending.noise_multipliers(user), self.delta)
       )
       for view, user in ((worst, order[-1]), (median, order[len(order) // 2]))
     }
@@ -569,19 +598,3 @@ class Mechanism(abc.ABC):
   @classmethod
   def _is_ours(cls) -> bool:
     return cls.__module__.startswith('tvdp_tf.mechanisms.')
-
-
-def largest_finite(noise_multipliers: np.ndarray) -> float:
-  """The largest finite one; 1 if nobody can take part, and nobody will."""
-  finite = noise_multipliers[np.isfinite(noise_multipliers)]
-  return float(finite.max()) if len(finite) else 1.0
-
-
-def delivered(
-  noise_multipliers: np.ndarray, delta: float
-) -> Mapping[str, float]:
-  """Epsilon of unsampled releases, by accountant."""
-  return {
-    accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
-    for accountant in _ACCOUNTANTS
-  }

@@ -1,9 +1,9 @@
-"""`--mechanism=distributed`: shares of noise; a server that sees sums alone.
+"""`--mechanism=distributed`: shares of noise; the server sees only sums.
 
-Each client adds a share of discrete noise, the sum goes through a secure
-aggregation protocol, and so many shares hide it that some may be missing
-(clients that drop out) or known to the server (clients that collude with it).
-`distributed` protects an example, `distributed_users` a user.
+Each client adds a share of discrete noise, and the sum is computed by a secure
+aggregation protocol. There are enough shares for the guarantee to hold even if
+some are missing (clients that drop out) or known to the server (clients that
+collude with it). `distributed` protects an example, `distributed_users` a user.
 """
 
 import abc
@@ -16,7 +16,7 @@ import numpy as np
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import calibration, noise_distance, sensitivity
+from tvdp_tf.privacy import noise_distance, sensitivity
 
 _VIEW = 'server that sees sums alone, worst client'
 _MEDIAN = 'server that sees sums alone, median client'
@@ -141,14 +141,8 @@ class _Distributed(contract.Mechanism):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._missing = settings.dropouts + settings.colluders
-    z_eff = calibration.equivalent_noise_multiplier(
-      settings.epsilon, self.delta, settings.calibration
-    )
-    initial = calibration.initial_noise_multipliers(
-      self.planned(), settings.noise_shape, 1, z_eff**-2.0
-    )
-    schedule = settings.noise_shape.schedule(
-      settings.rounds, contract.largest_finite(initial)
+    schedule = self._schedule_of(
+      self._initial_multipliers(settings.rounds), settings.rounds
     )
     clients = settings.users_per_round
     self.mechanism = DistributedMechanism(

@@ -11,7 +11,7 @@ import numpy as np
 from tvdp_tf import _validate, privacy
 from tvdp_tf.learning import views
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import calibration, noise_distance, sensitivity
+from tvdp_tf.privacy import noise_distance, sensitivity
 
 _ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
 
@@ -144,17 +144,7 @@ class Gradient(contract.Mechanism):
 
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
-    z_eff = calibration.equivalent_noise_multiplier(
-      settings.epsilon, self.delta, settings.calibration
-    )
-    self._budget = z_eff**-2.0
-    initial = calibration.initial_noise_multipliers(
-      self.planned(),
-      settings.noise_shape,
-      settings.local_steps,
-      self._budget,
-    )
-    self._adopt(initial, settings.rounds)
+    self._adopt(self._initial_multipliers(settings.rounds), settings.rounds)
 
   def _adopt(self, initial: np.ndarray, rounds: int) -> None:
     """Takes z_{k,1} of every client for `rounds` rounds.
@@ -164,9 +154,7 @@ class Gradient(contract.Mechanism):
     """
     self._initial = initial
     self.mechanism = GradientMechanism(
-      self.settings.noise_shape.schedule(
-        rounds, contract.largest_finite(initial)
-      ),
+      self._schedule_of(initial, rounds),
       self.settings.example_l2_norm_clip,
       self.adjacency,
       noise=self.noise,
@@ -231,14 +219,7 @@ class Gradient(contract.Mechanism):
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
-    initial = calibration.initial_noise_multipliers(
-      self.planned(new_rounds),
-      self.settings.noise_shape,
-      self.settings.local_steps,
-      self._budget,
-      self.spending.spent_of(self._budget),
-      completed,
-    )
+    initial = self._initial_multipliers(new_rounds, completed)
     self._adopt(initial, new_rounds)
     return self.mechanism.schedule
 

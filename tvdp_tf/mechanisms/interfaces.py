@@ -1,4 +1,4 @@
-"""What a mechanism deals in: users, rounds of releases, and the graph."""
+"""Interfaces of mechanisms: users, rounds of releases, and the graph."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def check_schedule(schedule: privacy.NoiseSchedule) -> None:
 
 
 class Population(Protocol):
-  """Who takes part in a run, as far as a mechanism asks."""
+  """The users of a run, as far as a mechanism needs them."""
 
   @property
   def participation(self) -> participation.Participation:
@@ -40,31 +40,31 @@ class Population(Protocol):
 
   @property
   def num_parameters(self) -> int:
-    """How many weights the model has; 0 to take the noise for exact."""
+    """The number of weights of the model; 0 to treat the noise as exact."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphMechanism:
-  """What of a mechanism enters the graph: its noise, its clip.
+  """The part of a mechanism that enters the graph: its noise and its clip.
 
-  A subclass is a frozen dataclass that holds everything that the guarantee
-  rests on, so that training, accounting and statement cannot disagree. What its
-  field `schedule` holds, if it has one, is in the process's state; all other
+  A subclass is a frozen dataclass with everything that the guarantee depends
+  on, so that training, accounting and statement always agree. The values of its
+  field `schedule`, if it has one, are in the state of the process; all other
   fields are constants of the graph.
 
   Attributes:
     IN_STATE: Names of the fields that are in the state.
-    CLIENT_RELEASES: What a client releases under Gaussian noise of its own, so
+    CLIENT_RELEASES: What a client releases with Gaussian noise of its own, so
       that it can be simulated alone: `MODEL`, its projected parameters at the
       end of a round; `GRADIENTS`, the mean of clipped gradients in every local
-      step. Empty if it is neither.
+      step. Empty if neither applies.
   """
 
   IN_STATE: ClassVar[tuple[str, ...]] = ('schedule',)
   CLIENT_RELEASES: ClassVar[str] = ''
 
   def parts(self, build: Any) -> Any:
-    """What it puts into the learning process.
+    """The mechanism's parts of the learning process.
 
     Args:
       build: A `federated.learning_process.Build`.
@@ -75,14 +75,14 @@ class GraphMechanism:
     raise NotImplementedError
 
   def plain_work(self, build: Any) -> Any:
-    """What a client does in a round, where there is no TFF.
+    """The work of a client in a round, without TFF.
 
     Args:
       build: A `training.plain_process.PlainBuild`.
 
     Returns:
       A function (weights, `client_data.element`, the state's noise) -> the
-      local model: noise is on all that it shows of the examples.
+      local model, in which everything that depends on examples has noise.
     """
     raise NotImplementedError
 

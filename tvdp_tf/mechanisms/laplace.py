@@ -1,9 +1,9 @@
 """`--mechanism=laplace`: the paper's baseline, its calibration spelled out.
 
-The paper does not say how it calibrates Laplace noise. Here: L1 sensitivity
-sqrt(d) 2C/|D_k|, its L2 sensitivity times the square root of the number d of
-parameters; and basic composition over the planned rounds of the client that
-takes part most often, each with the same share of epsilon.
+The paper does not say how it calibrates Laplace noise. This module uses the L1
+sensitivity sqrt(d) 2C/|D_k|, which is the L2 sensitivity times the square root
+of the number d of parameters, and basic composition over the planned rounds of
+the client that takes part most often, each with the same share of epsilon.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract, statements
-from tvdp_tf.privacy import ledger, sensitivity
+from tvdp_tf.privacy import ledger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,6 @@ class LaplaceMechanism(contract.GraphMechanism):
   def schedule(self) -> privacy.GeometricSchedule:
     """The same noise in every round, as a schedule."""
     return privacy.GeometricSchedule(1.0, self.rounds, self.noise_stddev)
-
-  def l1_sensitivity(self, examples: int, dimension: int) -> float:
-    """sqrt(d) 2 C / n: the paper's L2 sensitivity, as an L1 norm; unproven."""
-    rule = sensitivity.paper_rule(self.l2_norm_clip, examples)
-    return math.sqrt(_validate.integer('dimension', dimension)) * rule.value
 
   def parts(self, build: Any) -> Any:
     from tvdp_tf.federated import (  # noqa: PLC0415

@@ -98,11 +98,12 @@ class Paper(contract.Mechanism):
   @classmethod
   def check(cls, settings: Any) -> None:
     """Theorem 1 and its kin know geometric schedules alone."""
-    allowed = calibration.ACCOUNTED
-    if settings.schedule and settings.calibration not in allowed:
-      raise ValueError(
-        f'calibration must be one of {", ".join(allowed)} with a schedule, got'
-        f' {settings.calibration!r}'
+    if settings.schedule:
+      _validate.one_of(
+        'calibration',
+        settings.calibration,
+        calibration.ACCOUNTED,
+        ' with a schedule',
       )
     if settings.schedule and settings.refinement != 'none':
       raise ValueError(
@@ -198,13 +199,13 @@ class Paper(contract.Mechanism):
     worst, median = order[-1], order[len(order) // 2]
     always = self._stddevs() / self.sensitivities().max()
     views = {
-      contract.SERVER_WORST: contract.delivered(
+      contract.SERVER_WORST: statements.delivered(
         self.spending.noise_multipliers(worst), settings.delta
       ),
-      contract.SERVER_MEDIAN: contract.delivered(
+      contract.SERVER_MEDIAN: statements.delivered(
         self.spending.noise_multipliers(median), settings.delta
       ),
-      _ALWAYS: contract.delivered(always, settings.delta),
+      _ALWAYS: statements.delivered(always, settings.delta),
       contract.OUTSIDER_WORST: self._outsider(),
     }
     if settings.participation == 'uniform' and settings.sampling_rate < 1:
@@ -282,4 +283,4 @@ class Paper(contract.Mechanism):
         lists[client].append(float(multiplier))
     multipliers = [np.array(values) for values in lists]
     worst = max(multipliers, key=lambda z: float(np.sum(z**-2.0)))
-    return contract.delivered(worst, self.settings.delta)
+    return statements.delivered(worst, self.settings.delta)

@@ -1,11 +1,15 @@
-"""What is stated of any mechanism's run, whoever has written the mechanism.
+"""The parts of a statement that are common to all mechanisms.
 
-A class of your own says what its releases deliver. What a reader has to grant,
-and when nothing holds, is added here, where no class leaves it out.
+A custom mechanism states what its releases deliver. This module adds the
+assumptions of every run, and the conditions under which no guarantee holds, so
+that no mechanism can leave them out.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from tvdp_tf import privacy
 from tvdp_tf.learning import features, views
@@ -18,6 +22,19 @@ _SEEDED = (
 )
 # Accounting at another Renyi order, or rounding, is less than that.
 _SAME = 0.99
+
+
+_ACCOUNTANTS = ('exact', 'pld', 'rdp')
+
+
+def delivered(
+  noise_multipliers: np.ndarray, delta: float
+) -> Mapping[str, float]:
+  """Epsilon of unsampled releases, by accountant."""
+  return {
+    accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
+    for accountant in _ACCOUNTANTS
+  }
 
 
 def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:

@@ -1,8 +1,9 @@
 """A process that draws a run's curves while the run does something else.
 
-Matplotlib takes a third of a second to import and as long to draw: beside the
-imports of TensorFlow and the export of the model nobody waits for it. Where
-there is no such process, or it fails, the picture is drawn by who wants it.
+Matplotlib takes a third of a second to import and as long to draw. In a
+separate process this happens while TensorFlow is imported and while the model
+is exported. If there is no such process, or if it fails, the caller draws the
+picture.
 """
 
 import atexit

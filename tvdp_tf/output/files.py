@@ -1,10 +1,10 @@
-"""Files that appear whole or not at all: text, JSON, tables, folders.
+"""Atomic writes of text, JSON, tables and folders.
 
-What is new is written beside its place, flushed to the disk and renamed. So a
-reader, and who comes after a crash, finds the old one or the new one.
+A file is written under a temporary name, flushed to disk and renamed. A reader,
+also after a crash, finds either the old file or the new one.
 
-A folder that is there and empty is filled: it may be a mounted disk, or have an
-owner and permissions of its own. What cannot be written is one clear line.
+An existing empty folder is filled, not replaced: it may be a mounted disk, or
+have an owner and permissions of its own. Write errors are one line.
 """
 
 import contextlib

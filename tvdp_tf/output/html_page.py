@@ -1,9 +1,9 @@
-"""Pages of HTML that are one file: no script, no network, nothing but text.
+"""Self-contained HTML pages: one file, without scripts or network access.
 
-All text is escaped here; what these functions return is HTML, put together by
-joining it. Pages are to be read on a phone, in black and white, and aloud: they
-have one column, no color that means anything, and a title and a description for
-each picture.
+All text is escaped here. The functions return HTML, which callers concatenate.
+Pages must be readable on a phone, in black and white, and by a screen reader:
+they have one column, no meaning carried by color, and a title and a description
+for each picture.
 """
 
 import base64

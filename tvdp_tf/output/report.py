@@ -1,7 +1,7 @@
-"""`report.html`: a run, a plan or a comparison for people who decide.
+"""`report.html`: a run, a plan or a comparison for decision makers.
 
-What is said is what the statement says; every number links to the file of the
-same folder that it is from.
+The report repeats the privacy statement. Every number links to the file in the
+same folder that it comes from.
 """
 
 import importlib.metadata
@@ -44,8 +44,7 @@ class Number(NamedTuple):
   value: str
 
 
-def _epsilon(value: float) -> str:
-  return statement_lib.format_epsilon(value)
+_epsilon = statement_lib.format_epsilon
 
 
 def _numbers(caption: str, rows: Sequence[Number], source: str) -> str:
@@ -397,12 +396,11 @@ def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
       f'{start}, dealt out to other users in each: nothing is promised here'
       ' against someone who sees all of them.'
     )
-  number = statement_lib.format_epsilon
   epsilon = math.fsum(said.target_epsilon for said in statements)
   delta = math.fsum(said.delta for said in statements)
   return (
     f'{start}. Against someone who sees all of them, what holds is epsilon ='
-    f' {number(epsilon)} at delta = {number(delta)}: they add up.'
+    f' {_epsilon(epsilon)} at delta = {_epsilon(delta)}: they add up.'
   )
 
 

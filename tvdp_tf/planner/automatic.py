@@ -1,8 +1,8 @@
-r"""All settings of a useful model from a few: `train.py --auto`.
+r"""Chooses all settings of a useful model from a few: `train.py --auto`.
 
-What is chosen depends on what is public before training, and on nothing else:
-the shape of an example, how many every user has, the mechanism, epsilon and
-delta. No value of an example is looked at, so that choosing costs no privacy.
+The choice depends only on values that are public before training: the shape of
+an example, the number of examples per user, the mechanism, epsilon and delta.
+It does not use the content of any example, so it costs no privacy.
 
   features   scattering of images, otherwise examples of norm 1
   model      linear: few steps are enough, and its gradients are bounded

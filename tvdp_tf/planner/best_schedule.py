@@ -1,16 +1,16 @@
 r"""The schedule with the least noise in the last model, for one budget.
 
-Near its optimum, training is a linear recursion, and the noise of round m is in
-the released model with a weight a_m, the optimizer's impulse response. Of all
-Gaussian mechanisms that are mu-GDP for a record in every release, correlated
-ones included, none leaves less than
+Near its optimum, training is a linear recursion, and the noise of round m
+enters the released model with a weight a_m, the optimizer's impulse response.
+Consider all Gaussian mechanisms, including correlated ones, that are mu-GDP for
+a record in every release. The variance that they leave in the model is at least
 
-  (sum_m |a_m|)^2 Delta^2 / mu^2
+  (sum_m |a_m|)^2 Delta^2 / mu^2,
 
-of variance in it, and independent noise with v_m proportional to 1 / |a_m|
-leaves just that (docs/SCHEDULE.md has the proof). With plain descent a_m is
-A^((M-m)/2), and the best schedule is the geometric one with theta = sqrt(A);
-with momentum, a decay or an average it is not geometric.
+and independent noise with v_m proportional to 1 / |a_m| attains this bound
+(docs/SCHEDULE.md has the proof). With plain descent a_m is A^((M-m)/2), and the
+best schedule is the geometric one with theta = sqrt(A); with momentum, a decay
+or an average it is not geometric.
 """
 
 import dataclasses

@@ -153,9 +153,9 @@ class Objective:
     noise_weight: L d / 2.
     noise: Of every plan.
     block_rounds: M is a multiple of it.
-    coarse: Whether to try few plans: to calibrate secret samples, or by privacy
-      loss distributions, is a search of its own, so that each takes ten times
-      as long.
+    coarse: Whether to try few plans: with secret samples, or by privacy loss
+      distributions, calibration is itself a search, so each plan takes ten
+      times as long.
   """
 
   contraction: float

@@ -3,10 +3,8 @@
 With a pilot also `contraction.png`, its loss curve and the fit.
 """
 
-import csv
 import dataclasses
 import itertools
-import json
 import pathlib
 
 import numpy as np
@@ -43,8 +41,12 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
     ValueError: If the folder exists or cannot be written.
   """
   with files.create_folder(path) as folder:
-    _write_json(report, folder / JSON)
-    _write_csv(report, folder / CSV)
+    files.write_json(folder / JSON, report.to_json_dict())
+    files.write_csv(
+      folder / CSV,
+      COLUMNS,
+      ([repr(getattr(p, name)) for name in COLUMNS] for p in report.curve),
+    )
     _draw(report, folder / PICTURE)
     pictures = {
       PICTURE: 'The convergence bound against the number of rounds, a curve for'
@@ -73,20 +75,6 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
       ],
       pictures,
     )
-
-
-def _write_json(report, path: pathlib.Path) -> None:
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump(report.to_json_dict(), file, indent=2, allow_nan=False)
-    file.write('\n')
-
-
-def _write_csv(report, path: pathlib.Path) -> None:
-  with open(path, 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(COLUMNS)
-    for point in report.curve:
-      writer.writerow([repr(getattr(point, name)) for name in COLUMNS])
 
 
 def _title(report) -> str:
@@ -153,7 +141,7 @@ def _draw(report, path: pathlib.Path) -> None:
   plots.legend_beside(axis)
   figure.text(0.5, 0.01, _footer(report), ha='center', fontsize=8, color='0.35')
   figure.tight_layout(rect=(0, 0.06, 1, 1))
-  _save(figure, path)
+  plots.save_figure(figure, path)
 
 
 def _draw_pilot(pilot: planning_pilot.Pilot, path: pathlib.Path) -> None:
@@ -192,9 +180,4 @@ def _draw_pilot(pilot: planning_pilot.Pilot, path: pathlib.Path) -> None:
     axis.grid(alpha=0.3)
   figure.align_ylabels()
   figure.tight_layout()
-  _save(figure, path)
-
-
-def _save(figure, path: pathlib.Path) -> None:
-  figure.savefig(path, format='png', dpi=120)
-  plt.close(figure)
+  plots.save_figure(figure, path)

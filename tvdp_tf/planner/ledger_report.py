@@ -1,14 +1,12 @@
-"""The audit of a ledger: its verdict, its runs, every client's epsilon.
+"""Reports the audit of a ledger: verdict, runs, every client's epsilon.
 
-Where the ledger is in a run's folder, the run's statement is beside it. It
-knows more than the ledger, and what it does not promise is not endorsed here.
+If the ledger is in a run's folder, the run's statement is next to it. The
+statement knows more than the ledger: if it does not hold, this report does not
+say HOLDS either.
 """
 
-import csv
 import dataclasses
-import json
 import pathlib
-from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -52,12 +50,8 @@ def verdict(audit: ledger_audit.LedgerAudit) -> Verdict:
   A statement is beside it that is in the same folder and ends with the same
   line of the ledger.
   """
-  path = pathlib.Path(audit.path).with_name(_STATEMENT)
-  try:
-    said = json.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError, RecursionError):
-    said = None
-  if not isinstance(said, dict) or said.get('ledger_head') != audit.head_hash:
+  said = files.read_json(pathlib.Path(audit.path).with_name(_STATEMENT))
+  if said.get('ledger_head') != audit.head_hash:
     return Verdict(audit.holds, audit.reason)
   if audit.holds and said.get('holds') is not True:
     reason = said.get('reason')
@@ -134,7 +128,7 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
   """
   target = audit.header.target_epsilon
   with files.create_folder(path) as folder:
-    _write_table(
+    files.write_csv(
       folder / CSV,
       COLUMNS,
       [
@@ -146,7 +140,7 @@ def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
         for spent in [float(audit.epsilons[client])]
       ],
     )
-    _write_table(
+    files.write_csv(
       folder / RUNS_CSV,
       RUNS_COLUMNS,
       [
@@ -184,15 +178,6 @@ def _word(value: bool | None) -> str:
   return 'unknown' if value is None else str(value).lower()
 
 
-def _write_table(
-  path: pathlib.Path, columns: Sequence[str], rows: Iterable[Sequence[object]]
-) -> None:
-  with open(path, 'w', newline='', encoding='utf-8') as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(columns)
-    writer.writerows(rows)
-
-
 def check(audit: ledger_audit.LedgerAudit) -> None:
   """Checks that the ledger keeps what it promises.
 
@@ -207,10 +192,9 @@ def check(audit: ledger_audit.LedgerAudit) -> None:
       ' every epsilon may be too low'
     )
   if header.enforced and not audit.within_budget:
-    over = int(np.sum(audit.epsilons > header.target_epsilon))
     raise ledger.LedgerError(
-      f'{audit.path}: {over} of {header.clients} clients are above the target'
-      f' epsilon = {header.target_epsilon!r}, which the'
+      f'{audit.path}: {audit.clients_above_target} of {header.clients} clients'
+      f' are above the target epsilon = {header.target_epsilon!r}, which the'
       f' ledger says is enforced: client {audit.worst_client} has spent'
       f' {layout.epsilon(audit.worst_epsilon)}'
     )

@@ -27,7 +27,6 @@ formula comes out too low, because few rounds decide on A.
 
 import csv
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from tvdp_tf import _validate
+from tvdp_tf.output import files
 from tvdp_tf.planner import settings as planning_settings
 from tvdp_tf.training import run_folder
 
@@ -287,7 +287,7 @@ def _student(points: int) -> float:
 
 
 def _check_fall(fit: _Fit) -> None:
-  """Refuses a curve of which a constant says as much."""
+  """Refuses a curve that a constant fits as well."""
   curve = fit.curve
   constant = _least_squares(
     lambda level: (level - curve.y) / fit.scale, [float(np.median(curve.y))]
@@ -522,12 +522,8 @@ def _is_plain(value: Any) -> bool:
 
 def _settings(path: pathlib.Path) -> Mapping[str, Any] | None:
   """What the run of a `metrics.csv` was set to, as far as it makes sense."""
-  try:
-    text = path.with_name(run_folder.CONFIG).read_text(encoding='utf-8')
-    config = json.loads(text)
-  except (OSError, ValueError, RecursionError):
-    return None
-  settings = config.get('settings') if isinstance(config, dict) else None
+  config = files.read_json(path.with_name(run_folder.CONFIG))
+  settings = config.get('settings')
   if not isinstance(settings, dict):
     return None
   return {name: value for name, value in settings.items() if _is_plain(value)}

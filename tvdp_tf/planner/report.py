@@ -1,8 +1,8 @@
-"""A plan: noise, what it delivers, and what it costs, before any training.
+"""A plan: noise, delivered epsilon and convergence bound, before training.
 
-`make_report` computes everything once; `text` puts it into words and
-`files` into files, so that they cannot disagree. The mechanism is the one that
-training would build, and says what it says there. Nothing here loads
+`make_report` computes everything once; `text` formats it for a terminal and
+`files` writes it to files, so that they always agree. The plan uses the same
+mechanism, and makes the same statement, as training would. Nothing here loads
 TensorFlow.
 """
 
@@ -27,12 +27,12 @@ _HOPELESS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class CalibratedNoise:
-  """What one calibration comes to.
+  """The noise of one calibration.
 
   Attributes:
     calibration: Its name; empty for a mechanism that has no choice.
-    sound: Whether the rule is one that an epsilon may rest on, if the
-      sensitivity is proven; None if there is no choice.
+    sound: Whether the rule gives a sound epsilon, if the sensitivity is proven;
+      None if there is no choice.
     note: Why it is sound or not, or why there is no such noise.
     noise_stddevs: The least noise of a client in the first and the last round;
       None if the target is out of the accountant's reach.
@@ -50,23 +50,23 @@ class CalibratedNoise:
 
 @dataclasses.dataclass(frozen=True)
 class PlanReport:
-  """Everything that a plan says.
+  """The results of a plan.
 
   Attributes:
-    settings: What it was made for.
-    population: The users, as far as they are public.
+    settings: The settings of the plan.
+    population: What is public about the users.
     simulation: The mechanism after all its rounds.
     statement: What training will state if every round happens as planned.
-    noise: What every calibration of the mechanism comes to.
+    noise: The noise of every calibration that the mechanism allows.
     objective: The convergence bound.
     optimal: The best plan of all.
-    plans: What each theta costs, in ascending order of theta.
-    advice: What other schedules would leave of the noise; None where there is
-      no schedule to choose.
-    correlated: What other noise would leave, correlated noise included, by
-      `correlated.compare`; empty unless one server adds the noise.
-    pilot: What A and Theta were measured from; None if they were not.
-    alternatives: The best plans if A were at either end of its interval; empty
+    plans: The cost of each theta, in ascending order of theta.
+    advice: The noise that other schedules would leave in the model; None if the
+      schedule cannot be chosen.
+    correlated: The noise that other mechanisms, including correlated noise,
+      would leave, by `correlated.compare`; empty unless one server adds noise.
+    pilot: The pilot that A and Theta were measured from; None if there is none.
+    alternatives: The best plans for A at both ends of its interval; empty
       without a pilot.
   """
 
@@ -221,10 +221,10 @@ def calibrated_noise(
   population: population_lib.Population,
   chosen: simulation.Simulation,
 ) -> tuple[CalibratedNoise, ...]:
-  """What every calibration that the mechanism allows comes to.
+  """The noise of every calibration that the mechanism allows.
 
   Args:
-    settings: The plan's.
+    settings: The settings of the plan.
     population: Its users.
     chosen: The simulation of the settings.
 
@@ -298,13 +298,13 @@ def make_report(
   pilot: planning_pilot.Pilot | None = None,
   progress: bool = False,
 ) -> PlanReport:
-  """Makes the plan.
+  """Predicts noise, privacy and convergence of a training before it runs.
 
   Args:
-    settings: Of the training to plan; as `PlanSettings` also what its
-      prediction rests on.
-    pilot: What to measure A and Theta from, in place of those of the settings.
-    progress: Whether to count the plans that are compared on a terminal.
+    settings: Of the training; `PlanSettings` also have the inputs of the
+      prediction.
+    pilot: A pilot run to measure A and Theta from, instead of the settings.
+    progress: Whether to show on a terminal how many plans were compared.
 
   Returns:
     The report.

@@ -1,4 +1,4 @@
-"""What a plan is made for: a training's settings, and what predicts its loss.
+"""The settings of a plan: those of training, and inputs of the prediction.
 
 Field names are the names of the flags, so that an error about a field is an
 error about its flag.
@@ -23,20 +23,21 @@ _LARGEST_COUNT = 10**15
 
 @dataclasses.dataclass(frozen=True)
 class PlanSettings(training_settings.TrainingSettings):
-  """The settings of a training to come, and the inputs of its prediction.
+  """The settings of a planned training, and the inputs of its prediction.
 
   Attributes:
-    contraction: A, by which a round without noise shrinks the gap, in (0, 1).
-    initial_gap: Theta = F(w(0)) - F*; None for ln(classes), the loss of a guess
-      among the classes.
+    contraction: A, the factor by which a round without noise shrinks the gap,
+      in (0, 1).
+    initial_gap: Theta = F(w(0)) - F*, the initial suboptimality; None for
+      ln(classes), the loss of a random guess.
     smoothness: L.
-    examples_per_user: n of every user, in place of the data set's; None to ask
+    examples_per_user: n, the same for every user; None to take the sizes of
       the data set.
-    dimension: d, the number of parameters, in place of the model's; None to ask
-      the model.
-    measured_from: The pilot's file that `contraction` and `initial_gap` were
-      measured from; empty if they were not.
-    given: Names of the fields that the user has set; a default is assumed.
+    dimension: d, the number of parameters; None to take that of the model.
+    measured_from: The file of the pilot that `contraction` and `initial_gap`
+      were measured from; empty if they were not measured.
+    given: Names of the fields that the user has set. Other values are reported
+      as assumed.
 
   Raises:
     ValueError: If a field is out of range.

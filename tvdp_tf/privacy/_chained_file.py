@@ -1,12 +1,12 @@
 r"""A file of hash-chained lines: append-only, durable, hard to edit unnoticed.
 
 Every line is one JSON object in canonical form (sorted keys, no spaces, ASCII,
-shortest numbers that round-trip) whose last entry is the SHA-256 of the line
-before and of its own bytes: no line can be edited, moved or removed without
+shortest numbers that round-trip). Its last entry is the SHA-256 of the line
+before and of its own bytes, so no line can be edited, moved or removed without
 breaking the chain. A sidecar `<file>.head` holds the number of lines and the
-last hash: no line can be cut off the end without contradicting it.
+last hash, so no line can be cut off the end without contradicting it.
 
-What `append` has returned for survives a kill and a power cut:
+A line survives a kill and a power cut once `append` has returned:
 
   1. the line is written and fsynced;
   2. the new head is written beside the old one, fsynced, renamed over it, and
@@ -16,13 +16,13 @@ What `append` has returned for survives a kill and a power cut:
 A crash in between leaves a file that opens: an unfinished line is dropped,
 because its `append` never returned, and a complete one beyond the head is kept.
 
-A file has one writer, which holds its lock as long as it is open; or it is
-opened `shared`, by any number of processes of one machine. Then each holds the
-lock for a line at a time (`locked`), reads and verifies what the others have
-appended since, and mends what one of them left that was killed.
+A file has one writer, which holds the lock while the file is open. Or it is
+opened `shared` by any number of processes on one machine. Then each holds the
+lock for one line at a time (`locked`), reads and verifies what the others have
+appended since, and repairs what a killed process left behind.
 
-Whoever can write both files can rewrite history, or put back both files of an
-earlier day. Only a copy of `head_hash` kept elsewhere tells.
+Anyone who can write both files can rewrite history, or restore both files from
+an earlier day. Only a copy of `head_hash` kept elsewhere reveals this.
 """
 
 import contextlib

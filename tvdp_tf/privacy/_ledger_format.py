@@ -1,12 +1,12 @@
-"""What the lines of a ledger say: a header, runs, and records of their rounds.
+"""The format of a ledger's lines: a header, runs, and records of their rounds.
 
-The header says what the budget is. A run's line stands before its first record
-and says what its numbers mean; several runs may share one budget. Every record
-is one attempt at a round of one run.
+The header defines the budget. A run's line comes before its first record and
+defines the meaning of its numbers; several runs may share one budget. Every
+record is one attempt at a round of one run.
 
-The checks here are those of a line read from disk and of a line about to be
-written: a ledger cannot be made that could not be read. Version 1, of one run
-that did not say whether its noise was seeded, is read and no longer written.
+The same checks apply to lines read from disk and to lines about to be written,
+so every ledger that is written can be read. Version 1 had a single run and did
+not record whether its noise was seeded; it is read but no longer written.
 """
 
 import dataclasses
@@ -72,31 +72,31 @@ def _target(value: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerHeader:
-  """What the budget is that a ledger is of; fixed for its whole life.
+  """The budget of a ledger; it never changes.
 
   Attributes:
-    unit: Whose privacy: 'example' or 'user'.
+    unit: What is protected: 'example' or 'user'.
     adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
-    target_epsilon: What every single client may spend in all runs together,
-      > 0; inf for no limit.
+    target_epsilon: What each client may spend in all runs together, > 0; inf
+      for no limit.
     delta: In (0, 1); 0 with `accounting` 'laplace'.
     clients: Number of clients U; they are numbered from 0.
     accounting: 'gaussian', or 'laplace' for releases of pure epsilon.
-    sampling: 'none': a client is charged for the releases it takes part in.
-      'poisson': every round is charged to every client at its run's sampling
-      rate, whoever was drawn. That needs user-level privacy, noise that is
-      fixed when its run begins, and a draw that stays secret: the ledger names
-      nobody.
-    enforced: Whether a release that overspends is refused, or only recorded.
-    data: Whose data the clients' are and how they were dealt out, in words that
-      are public: no digest of the data. Empty where it is not told; then the
-      ledger is of one run alone.
-    partition_seed: Public seed that the data were dealt out by, >= 0, if any.
-    units: How many examples or users are protected, if that is public.
-    renyi_order: With sampling 'poisson', the one Renyi order > 1 that all runs
-      are accounted at, fixed in advance: what makes a budget valid for noise
-      that depends on earlier releases. None for a ledger of one run whose noise
-      does not: its order is the best for it.
+    sampling: With 'none', a client is charged for the releases it takes part
+      in. With 'poisson', every round is charged to every client at its run's
+      sampling rate, whoever was drawn. This needs user-level privacy, noise
+      that is fixed when its run begins, and secret draws: the ledger does not
+      name the clients of a round.
+    enforced: Whether a release that overspends is refused or only recorded.
+    data: A public description of the clients' data and how they were
+      distributed, without a digest of the data. If empty, the ledger can have
+      only one run.
+    partition_seed: Public seed that the data were distributed by, >= 0, if any.
+    units: The number of protected examples or users, if it is public.
+    renyi_order: With sampling 'poisson', the Renyi order > 1 of the accounting
+      of all runs, fixed in advance. This makes the budget valid for noise that
+      depends on earlier releases. None for a single run whose noise does not:
+      its best order is used.
 
   Raises:
     ValueError: If an attribute is none of these.
@@ -177,25 +177,25 @@ def claimed(sensitivity: str, by: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerRun:
-  """What one run's numbers mean; on record before its first release.
+  """The meaning of one run's numbers, recorded before its first release.
 
   Attributes:
     mechanism: Name of the mechanism, such as 'gradient'.
-    sensitivity: The formula, with numbers, of what a noise multiplier is
-      relative to: L2 sensitivity, or L1 for Laplace noise.
-    sensitivity_proven: Whether it is proven. Where it is not, so is no epsilon.
-    target_epsilon: What every single client may spend in this run, > 0; inf for
-      no limit.
-    seeded: Whether the noise is reproducible from a seed: then it hides nothing
-      from whoever knows the seed. None, of version 1 alone: unknown.
-    noise: What the noise is, in words, such as 'continuous' or 'discrete'.
+    sensitivity: The formula, with numbers, of the sensitivity that noise
+      multipliers are relative to: L2, or L1 for Laplace noise.
+    sensitivity_proven: Whether it is proven. If not, no epsilon is proven.
+    target_epsilon: What each client may spend in this run, > 0; inf for no
+      limit.
+    seeded: Whether the noise is reproducible from a seed; then it hides nothing
+      from whoever knows the seed. None, in version 1 only, if unknown.
+    noise: The kind of noise, such as 'continuous' or 'discrete'.
     settings_digest: SHA-256 of the run's settings, in hexadecimal.
-    noise_distance: How far all that the run draws may be from exact Gaussian
-      noise, in total variation, >= 0: it costs of delta (`noise_distance`).
+    noise_distance: Largest distance of all drawn noise from exact Gaussian
+      noise, in total variation, >= 0. It reduces delta (`noise_distance`).
     sampling_rate: q in (0, 1]; 1 with sampling 'none'.
-    selection: How the run was chosen among others before anything of it was
-      published, in words; empty where it was published whatever came out. The
-      choice tells more than the run does, which this ledger cannot count.
+    selection: If the run was selected among others before it was published:
+      how, in words; otherwise empty. The selection discloses more than the run,
+      which this ledger does not count.
     run_id: 32 hexadecimal digits that no other run has; random by default.
 
   Raises:
@@ -278,10 +278,10 @@ class LedgerRecord:
     laplace_epsilon: Pure epsilon of one release, for all clients; inf is a
       release without noise. None with accounting 'gaussian'.
     releases_per_client: Releases with that noise, such as local steps.
-    noise_digests: SHA-256 of the noise key of every client, or a single one
-      where the clients hide in one noise, on their sum.
-    input_digests: SHA-256 of what the release is computed from (model and
-      settings); as many as `noise_digests`, or one where all are the same.
+    noise_digests: SHA-256 of the noise key of every client, or a single one if
+      one noise on their sum protects all clients.
+    input_digests: SHA-256 of the inputs of the release (model and settings); as
+      many as `noise_digests`, or one if all are the same.
 
   Raises:
     ValueError: If an attribute is none of these.

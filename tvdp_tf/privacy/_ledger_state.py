@@ -1,10 +1,10 @@
-"""What a ledger's lines add up to: replayed from the file, or under way.
+"""The state of a ledger: the sum of its lines, replayed or being written.
 
-A release is told by its noise key. The same key with the same client, round,
-model, settings and noise yields the same bits: a repeat, which discloses
-nothing new and is not charged. The same key with anything else is refused: the
-difference of the two releases has no noise in it. So is the same key in another
-run, whatever it releases: what is a repeat is seen within one run.
+A release is identified by its noise key. The same key with the same client,
+round, model, settings and noise yields the same bits. Such a repeat discloses
+nothing new and is not charged. The same key with anything else is refused,
+because the difference of the two releases would contain no noise. The same key
+in another run is always refused: repeats are recognized only within one run.
 """
 
 import dataclasses
@@ -75,11 +75,11 @@ class LedgerState:
   """The sum of the lines applied so far.
 
   Attributes:
-    header: What the budget is.
-    version_1: Whether it is of version 1.
+    header: The budget.
+    version_1: Whether the ledger has version 1.
     runs: The runs in order; their numbers are from 1.
     spending: What the clients have spent in all runs.
-    noise_distance: That of all runs together; it has cost of delta.
+    noise_distance: That of all runs together; it has reduced delta.
     attempts: How often each round has been recorded, by (run, round).
     participations: Records that charged each client, int64 [clients].
     repeats: Releases that were recognised as repeats.
@@ -200,8 +200,8 @@ class LedgerState:
   def run_spending(self, number: int) -> spending_lib.Spending:
     """What the clients have spent in one run alone.
 
-    With secret sampling at the best order for it, which bounds what it tells if
-    its noise was fixed when it began, whatever others had released by then.
+    With secret sampling, this uses the best order for the run. It is valid if
+    the run's noise was fixed when it began, whatever other runs had released.
     """
     if number not in self._run_spendings:
       run = self.runs[number - 1]
@@ -217,9 +217,9 @@ class LedgerState:
     return self._run_spendings[number]
 
   def limits(self, number: int) -> list[spending_lib.Spending]:
-    """The books in which a release of a run has to fit.
+    """The targets that a release of a run has to fit, as `Spending`s.
 
-    Of run 0, which has not joined yet, that of all runs.
+    For run 0, which has not joined yet, only the target of all runs.
     """
     result = [self.spending]
     if not number:

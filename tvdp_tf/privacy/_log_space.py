@@ -1,4 +1,4 @@
-"""Geometric series in log space, and the way out of it, rounded to safety.
+"""Geometric series in log space, and conversion back with safe rounding.
 
 Two sums carry all the closed forms of the paper:
 

@@ -1,9 +1,9 @@
-"""What was released, in little memory: a day's rounds are millions of releases.
+"""A compact store of releases: a day of rounds has millions of them.
 
-`release_id` tells one release from another, without telling its noise. As
-Python's objects each of them takes 300 bytes. Here a record takes a kilobyte
-and, for each of its clients, 48 to 56 bytes; its noise key 12 more to be found
-by; and what a client has spent 20 where its noise changes.
+`release_id` identifies a release without revealing its noise. As Python objects
+each release takes 300 bytes. Here a record takes a kilobyte, plus 48 to 56
+bytes for each of its clients, 12 bytes to find its noise key, and 20 bytes for
+a client's spending whenever its noise changes.
 """
 
 import hashlib

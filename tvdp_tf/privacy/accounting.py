@@ -1,6 +1,6 @@
-r"""The epsilon that a sequence of Gaussian releases really delivers.
+r"""The epsilon that a sequence of Gaussian releases delivers.
 
-One function over four accountants and three ways to take part:
+One function for four accountants and three kinds of sampling:
 
                 none              visible              poisson
   exact         equivalent        binomial mixture,    (none known)
@@ -10,12 +10,13 @@ One function over four accountants and three ways to take part:
   moments       the paper's bound x = q sum 1/z^2, eps = x/2 + sqrt(2x ln(1/d))
 
 `none` is the worst client, whose releases are exactly those listed. `visible`
-is the paper's server: it sees who uploads, so that the sampling rate q is the
-user's luck and not a secret, and multiplies delta only. `poisson` needs a
-sample that stays secret, a view of the aggregate alone, and noise multipliers
-relative to everything one *user*, added or removed, contributes; the paper's
-threat model has none of these. Every accountant is an upper bound except
-`moments` with q < 1, whose moment bound (eq-bound, linear in q) is false.
+is the paper's server: it sees who uploads. Sampling is then random but not
+secret, and the sampling rate q only multiplies delta. `poisson` requires a
+sample that stays secret, an observer who sees only the aggregate, and noise
+multipliers relative to everything that one *user*, added or removed,
+contributes; the paper's threat model has none of these. Every accountant is an
+upper bound except `moments` with q < 1, whose moment bound (eq-bound, linear in
+q) is false.
 
 Unsampled Gaussian releases of any noise are equivalent to one with
 1/z^2 = sum of 1/z_m^2; the paper's R(theta, M) is that sum for its schedule.

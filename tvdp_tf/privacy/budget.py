@@ -1,4 +1,4 @@
-"""A budget on the disk for a training loop of one's own, in any framework.
+"""A privacy budget, kept on disk, for a custom training loop in any framework.
 
   with tvdp_tf.Budget(
     'ledger.jsonl', epsilon=3.0, delta=1e-5, clients=100, unit='user',
@@ -9,9 +9,8 @@
       ...
       log(budget.metrics())
 
-What is asked and recorded is a `PrivacyLedger`, which `audit_ledger` recomputes
-later. Whether the noise is really there, and is what its multiplier says, is up
-to the loop.
+The budget is kept in a `PrivacyLedger`, which `audit_ledger` can recompute
+later. The loop itself must add the noise that the noise multiplier states.
 """
 
 import dataclasses
@@ -27,10 +26,11 @@ from tvdp_tf.privacy import ledger, statement
 
 
 class Budget:
-  """What every client may spend, and has spent, in a loop of one's own.
+  """What every client may spend, and has spent, in a custom training loop.
 
-  Clients are counted by the releases that they take part in; no sampling is
-  amplified. Noise may depend on earlier releases: `spend` is a privacy filter.
+  Every client is charged for the releases that it takes part in, without
+  amplification by sampling. Noise may depend on earlier releases: `spend` is a
+  privacy filter.
   """
 
   def __init__(
@@ -47,21 +47,21 @@ class Budget:
     alarm_at: float = 0.8,
     on_alarm: Callable[[str], None] = logging.warning,
   ):
-    """Creates the ledger, or goes on with it if it is there.
+    """Creates the ledger, or continues an existing one.
 
     Args:
-      path: Its file; its folder must exist.
+      path: The file of the ledger; its folder must exist.
       epsilon: What each client may spend, > 0.
       delta: In (0, 1).
-      clients: How many there are; they are numbered from 0.
-      unit: Whose privacy: 'example' or 'user'.
-      sensitivity: What noise multipliers are relative to, in words with
-        numbers, for the record.
+      clients: The number of clients; they are numbered from 0.
+      unit: What is protected: 'example' or 'user'.
+      sensitivity: The sensitivity that noise multipliers are relative to, in
+        words with numbers, for the record.
       adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
-      sensitivity_proven: Whether you vouch for it. An audit says HOLDS only
-        then.
-      alarm_at: The share of epsilon that raises the alarm, in (0, 1].
-      on_alarm: Called once, with a line, when a client has spent that much.
+      sensitivity_proven: Whether you vouch for the sensitivity. Only then can
+        an audit say HOLDS.
+      alarm_at: The share of epsilon that triggers the alarm, in (0, 1].
+      on_alarm: Called once, with a message, when a client has spent that much.
 
     Raises:
       ValueError: If an argument is out of its range.
@@ -134,21 +134,21 @@ class Budget:
     noise_multiplier: float,
     releases_per_client: int = 1,
   ) -> None:
-    """Puts releases on record; to be called before anything is released.
+    """Records releases; call it before anything is released.
 
-    A repetition counts again: what may have left has left.
+    A repetition counts again, because the first attempt may have been released.
 
     Args:
       round_number: From 1.
-      clients: Distinct numbers of those who take part, [k].
-      noise_multiplier: Standard deviation of the Gaussian noise over the
+      clients: Distinct numbers of the clients that take part, [k].
+      noise_multiplier: Standard deviation of the Gaussian noise divided by the
         sensitivity: of each client's own noise, or of the noise on their sum.
-      releases_per_client: How many releases of each there are.
+      releases_per_client: The number of releases of each client.
 
     Raises:
       ValueError: If an argument is out of its range.
-      BudgetExceededError: If a client cannot pay. Nothing is recorded, and
-        nothing must be released.
+      BudgetExceededError: If a client's budget is exceeded. Nothing is
+        recorded, and nothing must be released.
       LedgerError: If it cannot be written.
     """
     numbers = list(clients)

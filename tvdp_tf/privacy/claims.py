@@ -1,6 +1,6 @@
-"""What the noise that another tool adds delivers, beside what the tool claims.
+"""Checks the privacy claim of another tool against the noise that it adds.
 
-A formula says how the tool sets its noise, and what it counts:
+A formula names how the tool sets its noise, and what it accounts for:
 
   gaussian           noise multiplier z on each of all rounds
   flower-local-dp    Flower's LocalDpMod: sensitivity sqrt(2 ln(1.25/delta)) /
@@ -12,8 +12,8 @@ A formula says how the tool sets its noise, and what it counts:
                      of nvflare 2.9.0)
   nvflare-percentile NVFlare's PercentilePrivacy: no noise (the same)
 
-What is delivered is an upper bound, for the worst client or example, and rests
-on the tool doing what it says. Audits of the tools: docs/CLAIMS.md.
+The delivered epsilon is an upper bound for the worst client or example. It
+assumes that the tool does what it says. Audits of the tools: docs/CLAIMS.md.
 """
 
 import dataclasses
@@ -33,17 +33,17 @@ BATCHES = ('poisson', 'shuffled')
 
 @dataclasses.dataclass(frozen=True)
 class CheckedClaim:
-  """A claim and what it comes to.
+  """A claim and the epsilon that is delivered.
 
   Attributes:
     formula: One of `FORMULAS`.
-    claimed_epsilon: What the tool says; NaN if it says nothing.
-    delta: Of both.
-    delivered_epsilon: What its releases deliver together; inf if nothing is
+    claimed_epsilon: What the tool claims; NaN if it claims nothing.
+    delta: Of both epsilons.
+    delivered_epsilon: What all releases together deliver; inf if nothing is
       proven.
-    unit: Whose privacy, and what is exchanged.
-    noise_multipliers: Of each release, by the sensitivity that holds.
-    reasons: Why it is that, in sentences.
+    unit: What is protected, and how neighbouring data sets differ.
+    noise_multipliers: Of each release, relative to the proven sensitivity.
+    reasons: Explanations of the result, in sentences.
   """
 
   formula: str
@@ -92,7 +92,7 @@ def check_claim(
   sampling_rate: float = 1.0,
   batches: str = 'poisson',
 ) -> CheckedClaim:
-  """Says what the noise of another tool delivers.
+  """Computes the epsilon that the noise of another tool delivers.
 
   >>> found = check_claim(
   ...   'flower-local-dp', epsilon=1.0, delta=1e-5, rounds=30, clip=1.0,
@@ -103,16 +103,16 @@ def check_claim(
   Args:
     formula: One of `FORMULAS`; see above.
     delta: In (0, 1).
-    rounds: How many releases there are: rounds, or steps of DP-SGD.
-    epsilon: What the tool claims, of all rounds, if it does; with
-      flower-local-dp its setting, which is of one.
+    rounds: The number of releases: rounds, or steps of DP-SGD.
+    epsilon: What the tool claims for all rounds, if it does; with
+      flower-local-dp its setting, which is for one round.
     noise_multiplier: With gaussian and dp-sgd: the noise's standard deviation
       over the sensitivity, or over the clip of one example.
     clip: With flower-local-dp: its clipping_norm.
     sensitivity: With flower-local-dp: its sensitivity.
     sampling_rate: With dp-sgd: a batch's share of the examples.
-    batches: With dp-sgd: `poisson`, drawn anew and kept secret, or `shuffled`,
-      in which every example comes once an epoch.
+    batches: With dp-sgd: `poisson` for fresh, secret draws, or `shuffled` if
+      every example is used once per epoch.
 
   Returns:
     The checked claim.

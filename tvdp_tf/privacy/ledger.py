@@ -1,9 +1,8 @@
 r"""The privacy ledger: every release on record before it happens.
 
-A guarantee is a statement about all releases that ever took place, those of
-crashed runs and retried rounds included. The ledger is the one place where they
-are counted, per client, by the client's *actual* participations and the noise
-that each of them really had:
+A guarantee covers all releases that ever took place, including those of crashed
+runs and retried rounds. The ledger is the one place where they are counted, per
+client, by the client's *actual* participations and the noise of each of them:
 
   with PrivacyLedger.create('run/ledger.jsonl', header, run) as ledger:
     ...
@@ -11,30 +10,30 @@ that each of them really had:
     # On the disk now, or an exception. Only then:
     release(...)
 
-`record` refuses a release that would take a client above its target, before
-anything is written. Without sampling that is a privacy filter: noise and number
-of rounds may depend on earlier releases (`refine_stddev`).
+`record` refuses a release that would exceed a client's target, before anything
+is written. Without sampling this is a privacy filter: noise and number of
+rounds may depend on earlier releases (`refine_stddev`).
 
-Several runs on the same data, as when settings are tuned or a model is trained
-again, may share one ledger and one budget, one after the other or at once:
+Several runs on the same data, as in tuning or retraining, may share one ledger
+and one budget, one after the other or at the same time:
 
   with PrivacyLedger.open('ledger.jsonl', header, shared=True) as ledger:
     ledger.join(run)
 
-A noise multiplier is relative to its own run's sensitivity, so that runs of any
-clips, schedules and noise add up. What must be one and the same is whose data a
-client's number stands for: the header says so, in words and with a public seed,
-and a run of other clients is refused. Runs that share a ledger must be on one
-machine, whose locks they take turns by.
+A noise multiplier is relative to the sensitivity of its own run, so runs with
+any clips, schedules and noise add up. Only the meaning of a client's number
+must be the same in all runs: the header describes the clients in words and with
+a public seed, and a run with other clients is refused. Runs that share a ledger
+must be on one machine, because they take turns by file locks.
 
-A retry is told from a new release by its `release_id`. One with the same noise
-key and the same inputs is bit-identical: it is recorded, recognised and not
-charged. A fresh key is a new release, and charged. The same key with another
-input is refused. Keys never enter the file, only SHA-256 of them.
+The `release_id` distinguishes a retry from a new release. A release with the
+same noise key and the same inputs is bit-identical: it is recorded, but not
+charged again. A release with a fresh key is charged. The same key with another
+input is refused. The file never contains keys, only their SHA-256.
 
 The file is evidence by itself: `ledger_audit.audit` recomputes every client's
-epsilon from it. It is chained, and its length pinned by a second file
-(`_chained_file` says against what that helps, and against what not).
+epsilon from it. Its lines are a chain of hashes, and a second file holds its
+length (`_chained_file` explains what this protects against, and what not).
 """
 
 import contextlib
@@ -81,9 +80,9 @@ __all__ = [
 
 
 def laplace_epsilon_of_release(target_epsilon: float, releases: int) -> float:
-  """The largest pure epsilon that so many releases of it stay within a target.
+  """The largest pure epsilon of a release so that all stay within the target.
 
-  Not `target_epsilon / releases`, which may be rounded up.
+  This is not `target_epsilon / releases`, which may be rounded up.
 
   >>> laplace_epsilon_of_release(1.0, 10) < 1.0 / 10
   True
@@ -111,9 +110,9 @@ def renyi_order(
 ) -> float:
   """The Renyi order for a ledger with secret sampling.
 
-  It is fixed in the ledger's header before anything is released: the one at
-  which rounds such as these take the least part of the target. Rounds that are
-  calibrated to that target by Renyi accounting fit at it.
+  It is the order at which such rounds take the smallest part of the target. The
+  ledger's header fixes it before anything is released. Rounds that are
+  calibrated to the target by Renyi accounting fit at this order.
 
   Args:
     noise_multipliers: Of the rounds of a typical run, > 0.
@@ -139,7 +138,7 @@ def renyi_order(
 
 
 def read_header(path: str | os.PathLike[str]) -> LedgerHeader:
-  """The header of a ledger, which may be one that is being written.
+  """The header of a ledger, which may be in use.
 
   Raises:
     LedgerError: If the file is missing, damaged, cut short, or no ledger.
@@ -176,8 +175,8 @@ def _amounts(
 class PrivacyLedger:
   """A ledger that is being written; made by `create` or `open`.
 
-  Holds the file locked until `close`, or the end of a `with` block; a shared
-  one only while it writes. Not thread-safe.
+  The file is locked until `close`, or the end of a `with` block; a shared
+  ledger is locked only while it writes. Not thread-safe.
   """
 
   def __init__(
@@ -202,10 +201,10 @@ class PrivacyLedger:
     """Starts a ledger; its folder must exist.
 
     Args:
-      path: Where; `<path>.head` is written beside it.
-      header: What its numbers will mean, for good.
+      path: The file; `<path>.head` is written next to it.
+      header: The budget, which cannot be changed later.
       run: The run that records in it; None to `join` later.
-      shared: Whether other runs may record in it meanwhile.
+      shared: Whether other runs may record in it at the same time.
 
     Raises:
       LedgerError: If there is one already, or it cannot be written.
@@ -233,14 +232,15 @@ class PrivacyLedger:
     run: LedgerRun | None = None,
     shared: bool = False,
   ) -> 'PrivacyLedger':
-    """Goes on with a ledger, after a restart, or to `join` another run.
+    """Opens an existing ledger, after a restart, or to `join` another run.
 
     Args:
       path: The ledger.
-      header: What the run takes it to be; None to take it as it is.
-      run: The run to go on with. None for the only one; if the ledger is shared
-        or has several, for none: `join` has to come before `record`.
-      shared: Whether other runs may record in it meanwhile.
+      header: The expected header; None to accept any.
+      run: The run to continue; None for the only run of the ledger. If the
+        ledger is shared or has several runs, None selects no run, and `join`
+        must be called before `record`.
+      shared: Whether other runs may record in it at the same time.
 
     Raises:
       LedgerError: If it is missing, damaged, cut short, without its head, open
@@ -293,14 +293,14 @@ class PrivacyLedger:
         )
 
   def join(self, run: LedgerRun):
-    """Adds a run, which is the one that `record` is about from now on.
+    """Adds a run, and makes it the run that `record` records.
 
     Raises:
       ValueError: If it does not fit the header, or has `seeded` None.
-      LedgerError: If it is on record already; if the ledger is of one run alone
-        (without `data` in its header, or with secret sampling and without
-        `renyi_order`); if it is seeded or without a proven sensitivity and the
-        other runs are not, or the reverse; or if it cannot be written.
+      LedgerError: If the run is already recorded; if the ledger can have only
+        one run (without `data` in its header, or with secret sampling and
+        without `renyi_order`); if only one of this run and the others is seeded
+        or has a proven sensitivity; or if it cannot be written.
     """
     with self.locked():
       number = len(self._state.runs) + 1
@@ -323,10 +323,11 @@ class PrivacyLedger:
     self._file.close()
 
   def reread(self):
-    """Closes the ledger, and adds up what its file holds.
+    """Closes the ledger, and replays its file.
 
-    After an interrupt, which may have come between the file and the memory:
-    only the file counts. `record` fails from then on.
+    For use after an interrupt, which may have come after a line was written but
+    before it was added in memory: only the file counts. `record` fails
+    afterwards.
 
     Raises:
       LedgerError: If it is damaged, or cannot be read.
@@ -336,14 +337,14 @@ class PrivacyLedger:
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
-    """Within it nobody else records: what was found affordable still is.
+    """A context in which nobody else records, so affordable releases stay so.
 
-    It takes in what others have recorded; outside of it a shared ledger answers
-    as of the last time. May be nested.
+    On entry, the records of others are read; outside of it a shared ledger
+    answers as of the last time. It can be nested.
 
     Raises:
-      LedgerError: If somebody keeps the ledger locked, or what others have
-        written is damaged: the ledger is closed then.
+      LedgerError: If another process keeps the ledger locked, or if what others
+        have written is damaged; in the latter case the ledger is closed.
     """
     if self._depth:
       yield
@@ -401,17 +402,17 @@ class PrivacyLedger:
 
   @property
   def charged(self) -> Sequence[LedgerRecord]:
-    """What has counted so far of this run: its records, without repeats.
+    """The records of this run in order, without repeats.
 
-    In order. Each holds only those of its clients whose release was no repeat;
-    a record of repeats alone is left out.
+    Each has only the clients whose release was not a repeat; a record with
+    repeats only is left out.
     """
     return tuple(r for r in self._state.charged if r.run == self._run)
 
   def first_use(self, identity: str) -> LedgerRecord | None:
-    """The record that used the noise key of a release first, if one did.
+    """The record that first used the noise key of a release, if any.
 
-    To record that very release again would be a repeat, and free.
+    Recording the same release again would be a repeat, which is not charged.
 
     Raises:
       ValueError: If `identity` is none of `release_id`.
@@ -419,7 +420,7 @@ class PrivacyLedger:
     return self.first_uses([identity]).get(0)
 
   def first_uses(self, identities: Iterable[str]) -> dict[int, LedgerRecord]:
-    """`first_use` of many releases, by their position; of the others, nothing.
+    """`first_use` of many releases, by position; new ones are left out.
 
     Raises:
       ValueError: If one of `identities` is none of `release_id`.
@@ -440,23 +441,24 @@ class PrivacyLedger:
     releases_per_client: int = 1,
     laplace_epsilon: float | None = None,
   ) -> LedgerRecord:
-    """Puts the releases of one attempt at a round on record.
+    """Records the releases of one attempt at a round.
 
-    To be called before anything computed with the noise leaves the client, for
-    every attempt: what is not known to have been lost counts as released.
+    Call it for every attempt, before anything computed with the noise leaves
+    the
+    client: releases that may have happened count as released.
 
     Args:
-      round_number: From 1. Rounds may come again, and in any order.
-      clients: Distinct numbers from 0 of those who take part, [k]; may be empty
-        with sampling 'poisson', where an empty draw is a release too.
-      release_ids: Of `release_id`, [k]; or one, where all clients hide in one
-        noise on their sum. With sampling 'poisson' always one.
-      noise_multipliers: Noise standard deviation over sensitivity of each
-        release, [k] or one for all; 0 where nothing is hidden.
+      round_number: From 1. Rounds may be repeated and in any order.
+      clients: Distinct numbers, from 0, of the clients that take part, [k]; may
+        be empty with sampling 'poisson', where an empty draw is a release too.
+      release_ids: Of `release_id`, [k]; or one, if one noise on their sum
+        protects all clients. With sampling 'poisson' always one.
+      noise_multipliers: Noise standard deviation divided by the sensitivity,
+        for each release, [k], or one for all; 0 for releases without noise.
       releases_per_client: Releases of each client with that noise: the local
         steps of the gradient mechanism. 1 with sampling 'poisson'.
-      laplace_epsilon: Pure epsilon of each release, in place of
-        `noise_multipliers`; cf. `laplace_epsilon_of_release`.
+      laplace_epsilon: Pure epsilon of each release, instead of
+        `noise_multipliers`; see `laplace_epsilon_of_release`.
 
     Returns:
       The record as written, with the number of the attempt.
@@ -511,13 +513,13 @@ class PrivacyLedger:
     laplace_epsilon: float | None = None,
     sampling_rate: float | None = None,
   ) -> list[int]:
-    """Those of `clients` whose targets leave room for fresh releases.
+    """The clients whose targets leave room for new releases.
 
-    The target of all runs, and that of this run, once it has joined. Whether or
-    not the header says `enforced`.
+    Both the target of all runs and, once it has joined, that of this run are
+    checked, even if the header is not `enforced`.
 
     Args:
-      clients: As of `record`.
+      clients: As for `record`.
       noise_multiplier: The same.
       releases_per_client: The same.
       laplace_epsilon: The same.
@@ -576,16 +578,16 @@ class PrivacyLedger:
     return self._state.spending.epsilons()
 
   def worst_epsilon(self) -> float:
-    """What the client that has spent most has spent in all runs, rounded up.
+    """The largest spending of a client in all runs, rounded up.
 
-    Cheap with any number of clients, where their noise is Gaussian.
+    This is cheap for any number of clients if their noise is Gaussian.
     """
     return self._state.spending.worst_epsilon()
 
   def remaining(self, client: int) -> float:
     """Target minus spent epsilon, at least 0; for display.
 
-    Epsilons of Gaussian noise do not add up: `affordable` tells what fits.
+    Epsilons of Gaussian noise are not additive: use `affordable` for decisions.
     """
     spent, target = self.epsilon(client), self.header.target_epsilon
     return math.inf if target == math.inf else max(0.0, target - spent)

@@ -21,12 +21,12 @@ class RunAudit:
   """One run's share of a ledger.
 
   Attributes:
-    run: What its numbers mean.
-    number: From 1, in the order in which the runs have joined.
-    records: Number of its attempts at rounds.
-    rounds: Number of different rounds of it on record.
+    run: The run, as recorded.
+    number: From 1, in the order in which the runs joined.
+    records: Number of its recorded attempts at rounds.
+    rounds: Number of its different recorded rounds.
     epsilons: What each client has spent in this run alone, rounded up, float64
-      [clients], read-only. They do not add up to what all runs together cost.
+      [clients], read-only. They do not sum to the cost of all runs together.
   """
 
   run: _ledger_format.LedgerRun
@@ -47,25 +47,25 @@ class LedgerAudit:
 
   Attributes:
     path: The file.
-    header: What the budget is.
+    header: The budget.
     runs: The runs, each with its share.
-    noise_distance: How far all that they draw may be from Gaussian noise; it
-      costs of delta, and what is left is what the epsilons are at.
+    noise_distance: Largest distance of all their noise from Gaussian noise. It
+      reduces the delta at which the epsilons are computed.
     epsilons: What each client has spent in all runs at the header's delta,
-      rounded up, float64 [clients], read-only; inf where something was released
-      bare.
-    participations: Records that charged each client, int64 [clients],
-      read-only. With sampling 'poisson' the rounds it was drawn in.
-    rounds: Number of different rounds of all runs on record.
-    records: Number of attempts at them.
-    repeats: Releases recognised as bit-identical repeats, and not charged.
+      rounded up, float64 [clients], read-only; inf if something was released
+      without noise.
+    participations: Number of records that charged each client, int64 [clients],
+      read-only. With sampling 'poisson', the rounds it was drawn in.
+    rounds: Number of different recorded rounds of all runs.
+    records: Number of recorded attempts at them.
+    repeats: Releases recognized as bit-identical repeats, and not charged.
     head_hash: Hash of the last line, to be compared with one kept elsewhere.
-    head_verified: Whether the head was there, and vouches that no line was cut
-      off. Where it was not, every number here may be too low.
-    beyond_head: Lines that the head does not vouch for; counted all the same.
+    head_verified: Whether the head is present and proves that no line was cut
+      off. If not, every number here may be too low.
+    beyond_head: Lines that the head does not cover; they are counted.
     torn_bytes: Bytes of an unfinished line, which was never released.
-    noise_recurs: Whether, of releases that differ in noise, some do not: where
-      rounds were made again, they are such.
+    noise_recurs: Whether some releases have equal noise and others do not, as
+      is the case when rounds are released again.
   """
 
   path: str
@@ -99,6 +99,11 @@ class LedgerAudit:
     return float(np.median(self.epsilons))
 
   @property
+  def clients_above_target(self) -> int:
+    """How many clients have spent more than the target."""
+    return int(np.sum(self.epsilons > self.header.target_epsilon))
+
+  @property
   def within_budget(self) -> bool:
     """Whether no client has spent more than its target."""
     return self.worst_epsilon <= self.header.target_epsilon
@@ -107,8 +112,8 @@ class LedgerAudit:
   def holds(self) -> bool:
     """Whether the ledger proves its target; never where a statement would not.
 
-    What it does not know, such as whether a run of version 1 was seeded, it
-    takes for the worst.
+    It assumes the worst where it lacks information, such as whether a run of
+    version 1 was seeded.
     """
     return not self._faults()
 
@@ -131,7 +136,7 @@ class LedgerAudit:
 
   @property
   def worth(self) -> tuple[str, bool]:
-    """Like `statement.worth`: what the target is worth, and if that is little.
+    """`statement.worth` of the target: a sentence, and whether it is little.
 
     An example-level ledger has at least as many examples as clients.
     """
@@ -189,8 +194,10 @@ class LedgerAudit:
     if header.target_epsilon == math.inf:
       faults.append('there is no finite target')
     elif not self.within_budget:
-      over = int(np.sum(self.epsilons > header.target_epsilon))
-      faults.append(f'{over} of {header.clients} clients are above the target')
+      faults.append(
+        f'{self.clients_above_target} of {header.clients} clients are above the'
+        ' target'
+      )
     for share in self.runs:
       # Alone it has the ledger's target, but for one that was edited.
       if share.worst_epsilon > share.run.target_epsilon:
@@ -232,11 +239,11 @@ class LedgerAudit:
     """The audit in words, several lines, for a terminal.
 
     Args:
-      holds: In place of `self.holds`, where more is known: never better.
-      reason: The reason then.
+      holds: Replaces `self.holds` if more is known; it cannot be better.
+      reason: The reason for `holds`.
 
     Raises:
-      ValueError: If it is better.
+      ValueError: If `holds` is True although the ledger does not hold.
     """
     if holds and not self.holds:
       raise ValueError('holds must be False where the ledger does not hold')
@@ -255,8 +262,7 @@ class LedgerAudit:
     limit = 'enforced' if header.enforced else 'recorded, not enforced'
     verdict = 'all are within it'
     if not self.within_budget:
-      over = int(np.sum(self.epsilons > header.target_epsilon))
-      verdict = f'{over} of them are ABOVE it'
+      verdict = f'{self.clients_above_target} of them are ABOVE it'
     least, most = int(self.participations.min()), int(self.participations.max())
     if holds is None:
       holds, reason = self.holds, self.reason
@@ -336,7 +342,7 @@ class LedgerAudit:
 def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   """Verifies a ledger and recomputes what every client has spent.
 
-  Reads only; the ledger may be one that is being written.
+  The ledger is not changed; it may be in use.
 
   Args:
     path: The ledger; `<path>.head` is read beside it.

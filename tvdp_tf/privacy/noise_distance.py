@@ -1,7 +1,7 @@
-r"""What of delta is left once the generator of the noise has had its share.
+r"""The part of delta that the noise generators leave for the accountants.
 
-The accountants speak of exact Gaussian noise. What is drawn differs from it, in
-total variation distance, by at most d a value:
+The accountants assume exact Gaussian noise. The drawn noise differs from it, in
+total variation distance, by at most d per value:
 
   continuous  2^-106: a radius beyond 12.1 standard deviations is not drawn
               (`learning.noise.standard_normal`). Floating point apart, which no

@@ -1,20 +1,21 @@
-r"""The best of a random number of runs: what publishing it alone tells.
+r"""The privacy cost of publishing only the best of a random number of runs.
 
-Who trains several times and publishes the best tells more than one run does:
-which was the best depends on the data. How much more is bounded where the
-number of runs K is itself random, drawn from a fixed distribution, and neither
-K nor any other run is told (Papernot and Steinke, 2021, arXiv 2110.03620): for
-K geometric with mean m, a run with Renyi divergence rdp(a) at every order a,
+Training several times and publishing the best model discloses more than one run
+does, because the choice depends on the data. The additional loss is bounded if
+the number of runs K is random, drawn from a fixed distribution, and neither K
+nor any other run is published (Papernot and Steinke, 2021, arXiv 2110.03620).
+For K geometric with mean m, and runs with Renyi divergence rdp(a) at order a,
 
   RDP(a) <= rdp(a) + 2 (1 - 1/a') rdp(a') + 2 ln(m) / a' + ln(m) / (a - 1)
 
-at any order a': some three runs, however many there are on average. K is drawn
-from a negative binomial distribution truncated to K >= 1 with that mean, whose
-`shape` is 1 for the geometric one, 0 for the logarithmic one, which is cheaper
-and spreads wider; or with shape inf from a Poisson distribution, which may give
-no run at all. Accounting is dp_accounting's, of its `RepeatAndSelectDpEvent`.
+at any order a': about the cost of three runs, whatever the mean. K is drawn
+from a negative binomial distribution, truncated to K >= 1, with that mean. Its
+`shape` is 1 for the geometric distribution and 0 for the logarithmic one, which
+costs less and has a larger spread. With shape inf, K has a Poisson
+distribution, which may give no run at all. Accounting is by dp_accounting's
+`RepeatAndSelectDpEvent`.
 
-It is for selecting by anything that is computed from the run's own releases and
+The selection may use anything that is computed from a run's own releases and
 public data, such as the accuracy on a public test set. Settings may differ from
 run to run, if each run draws its own at random and the noise is never less.
 """

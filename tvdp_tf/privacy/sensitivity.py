@@ -1,8 +1,7 @@
 """How far one example or one user can move what is released.
 
-Every epsilon stands on the sensitivity that the noise is measured against.
-Each rule here is a named choice that carries its value, what it covers and
-whether it is proven:
+Every epsilon depends on the sensitivity that the noise is scaled to. Each rule
+has a name, a value, the release that it covers, and whether it is proven:
 
   paper       2C/n    NOT PROVEN: the paper's 2C/|D_k| (eq_sensitivity)
   projection  2C      two models in the ball of radius C
@@ -56,22 +55,22 @@ ADJACENCY_MEANINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class SensitivityRule:
-  """An L2 sensitivity and what it stands on.
+  """An L2 sensitivity, with its scope and its proof.
 
   Attributes:
-    name: `PAPER`, `PROJECTION`, `GRADIENT`, `GRADIENT_SUM` or `UPDATE`, or
-      one's own.
+    name: `PAPER`, `PROJECTION`, `GRADIENT`, `GRADIENT_SUM` or `UPDATE`, or a
+      custom name.
     value: The L2 sensitivity, > 0, in the unit of what is released.
     formula: How `value` was computed, with numbers.
-    release: What is released; each time noise is due, and one noise multiplier
-      is counted.
-    unit: Whose change is bounded: 'example' or 'user'.
+    release: What is released. Every release needs noise, and counts as one
+      noise multiplier.
+    unit: The unit whose change is bounded: 'example' or 'user'.
     adjacency: One of `ADJACENCIES`, of that unit.
     proven: Whether the bound holds for every data set and model.
     reason: Why, or why not, in a sentence.
-    rounding: The share of `value` that is set aside for rounding: what is
-      clipped is clipped shorter by it, so that `value` bounds what is computed
-      in floating point. 0 if nothing is known of how it is computed.
+    rounding: The share of `value` that is reserved for rounding. Clips are
+      reduced by this share, so that `value` bounds the result in floating
+      point. 0 if the computation is unknown.
   """
 
   name: str

@@ -1,9 +1,9 @@
-r"""The book of spending: what was released to whom, and whether more fits.
+r"""Spending: what every client has released, and whether more fits the target.
 
-There is one such book in memory for each thing that is limited. A ledger keeps
-it beside its file: one of all its runs, and one of each run. A mechanism keeps
-one of its run at the run's position (`Mechanism.spending`), from which come the
-statement, the metrics and the noise of rounds to come.
+There is one `Spending` in memory for each target. A ledger has one for all its
+runs and one for each run. A mechanism has one for its run, up to the current
+round (`Mechanism.spending`); the statement, the metrics and the noise of later
+rounds are computed from it.
 
 Without sampling, a client's Gaussian releases are one Gaussian release with
 
@@ -19,20 +19,21 @@ before. A set of releases fits where either holds, both of which prove it:
   the exact epsilon of the equivalent release (`accounting.delivered_epsilon`),
   rounded up, is within the target.
 
-So a schedule fits that is calibrated to the target either way, to the last
-bit, and no release more. Pure epsilons add up, as exact fractions.
+So a schedule that is calibrated to the target in either way fits exactly, and
+no further release does. Pure epsilons add up, as exact fractions.
 
 With Poisson sampling a round costs every client the same, whoever is drawn, and
-epsilon is the Renyi accountant's. At the best order for the releases, chosen at
-the end, it is valid for noise that was fixed in advance, not for noise that
-depends on what was released. Several runs may depend on each other, as when
-settings are tuned; their rounds may differ in noise and sampling rate. So does
-a run whose noise differs from round to round and that goes on after it was
-interrupted: what it releases again depends on when that was. For them the order
-a is fixed in the header: where the sum of the conditional
-Renyi divergences of order a stays below a fixed bound, whatever is released,
-that of all releases does (Feldman and Zrnic, 2021, theorem 3.1; Lecuyer, 2021).
-The bound is what converts to the target at that order.
+epsilon comes from the Renyi accountant. If the best order for the releases is
+chosen at the end, the epsilon is valid for noise that was fixed in advance, but
+not for noise that depends on earlier releases. Several runs may depend on each
+other, as in tuning, and their rounds may differ in noise and sampling rate. The
+same is true of a run whose noise differs from round to round and that continues
+after an interruption: what it releases again depends on when it was
+interrupted. For these the order a is fixed in the header. If the sum of the
+conditional Renyi divergences of order a stays below a fixed bound, whatever is
+released, then so does the divergence of all releases (Feldman and Zrnic, 2021,
+theorem 3.1; Lecuyer, 2021). The bound is the one that converts to the target at
+that order.
 """
 
 import abc

@@ -1,8 +1,8 @@
 """The privacy statement: what a run promises, to whom, and whether it holds.
 
-A statement cannot be built that calls a promise kept without an accountant that
-is sound and an epsilon that is within the target. The paper's claim (Theorem 1)
-stands beside what is delivered, never instead of it.
+A statement that says `holds` can only be built with a sound accountant whose
+epsilon is within the target. The paper's claim (Theorem 1) is shown next to the
+delivered epsilon, never instead of it.
 """
 
 import dataclasses
@@ -50,10 +50,10 @@ def format_epsilon(value: float) -> str:
 
 
 def guess_probability(epsilon: float, delta: float) -> float:
-  """How often an attacker is right, at most, who has to tell two cases apart.
+  """An attacker's largest success rate in distinguishing two equal cases.
 
-  Each is as likely as the other; guessing is right half of the time. It is
-  1 - (1 - delta) / (1 + e^epsilon) (Wasserman and Zhou, 2010).
+  Both cases are equally likely, so guessing is right half of the time. The rate
+  is 1 - (1 - delta) / (1 + e^epsilon) (Wasserman and Zhou, 2010).
 
   >>> round(guess_probability(3.0, 1e-5), 4), guess_probability(1e9, 1e-5)
   (0.9526, 1.0)
@@ -74,19 +74,19 @@ def worth(
   units: int | None = None,
   adjacency: str = sensitivity_lib.REPLACE_ONE,
 ) -> tuple[str, bool]:
-  """What (epsilon, delta) is worth, in a sentence, and whether that is little.
+  """A sentence on what (epsilon, delta) protects, and whether that is little.
 
   Args:
     epsilon: As `PrivacyStatement.epsilon`.
     delta: In (0, 1).
     unit: 'example' or 'user'.
-    units: How many of them there are, if it is known.
-    adjacency: What epsilon is of. Only of replace-one are two that may be
-      exchanged neighbors; else it is one that is there or not.
+    units: The number of units, if it is known.
+    adjacency: What epsilon is about. Under replace-one any two units are
+      neighbors. Otherwise only the presence of one can be bounded.
 
   Returns:
     The sentence; and whether epsilon is above `MEANINGFUL_EPSILON` or delta
-    allows to publish one of the units.
+    would allow publishing one of the units.
   """
   if units is not None and delta >= 1 / units:
     return (
@@ -124,21 +124,21 @@ class PrivacyStatement:
   """What is promised, what is delivered, and under which assumptions.
 
   Attributes:
-    target_epsilon: The epsilon that was asked for, > 0; inf for no privacy.
+    target_epsilon: The target epsilon, > 0; inf for no privacy.
     delta: In (0, 1).
-    claimed_epsilon: What the formula that set the noise claims, >= 0.
+    claimed_epsilon: The claim of the formula that set the noise, >= 0.
     delivered: Epsilon at `delta` by view (what the adversary sees, such as
-      'none' for no sampling, 'visible', 'poisson') and accountant; inf allowed.
-    unit: Whose privacy: 'example' or 'user'.
+      'none' for no sampling, 'visible', 'poisson') and accountant; may be inf.
+    unit: What is protected: 'example' or 'user'.
     adjacency: One of `sensitivity.ADJACENCIES`, of that unit.
-    assumptions: What the reader has to grant, in sentences.
+    assumptions: The assumptions of the statement, in sentences.
     holds: Whether (target_epsilon, delta) is delivered in `view`.
     reason: Why it holds or not, in a sentence.
     view: The view, a key of `delivered`, that the promise is about. The default
-      grants no amplification.
-    sensitivity: The rule that the noise is measured against; None if unknown.
-    units: How many examples or users there are, if that is public; a delta
-      above one over it is called out.
+      has no amplification.
+    sensitivity: The rule that the noise is scaled to; None if unknown.
+    units: The number of examples or users, if it is public. The statement
+      points out a delta of at least 1 / units.
 
   Raises:
     ValueError: If a number is NaN or out of range; or if `holds` is True while

@@ -1,20 +1,19 @@
-"""The state of a run on the disk, and its recovery after a kill.
+"""Checkpoints: the state of a run on disk, and its recovery after a kill.
 
-A checkpoint is a file of tensors that is on the disk, whole,
-before the next round begins. One that cannot be used is set aside, and the one
-before takes its place.
+A checkpoint is a file of tensors. It is written completely before the next
+round begins. A checkpoint that cannot be used is renamed, and the previous one
+is used.
 
 A file holds the tensors in the order of `tf.nest.flatten`, named by their
-positions, as `_arrays.encoded`; its notes are their dtypes, as TensorFlow calls
-them.
+positions, as `_arrays.encoded`; its notes are TensorFlow's names of their
+dtypes.
 
-Before, checkpoints were SavedModels, which TFF's `FileProgramStateManager`
-wrote. They are read, and none is written any more: that part goes after a
-release. Only the variables are read, with
-their checksums; the graph is never executed.
+Earlier checkpoints were SavedModels, written by TFF's
+`FileProgramStateManager`. For one release they can still be read, but are no
+longer written. Only the variables are read, with their checksums; the graph is
+never executed.
 """
 
-import hashlib
 import io
 import pathlib
 import re
@@ -162,12 +161,8 @@ class Checkpoints:
     else:
       structure = _Saved(0, 0, [0] * len(self._like), 0)
       saved = await self._manager.load(version, structure)
-      host = saved.host.tobytes()
-      saved = saved._replace(
-        host=_arrays.of_archive(host)
-        if _arrays.is_archive(host)
-        else _arrays.decoded(host)[0]
-      )
+      host, _ = _arrays.decoded(saved.host.tobytes())
+      saved = saved._replace(host=host)
     if not np.array_equal(saved.digest, self._digest):
       raise ValueError('it is of another run or configuration')
     if saved.completed != version:
@@ -200,8 +195,6 @@ def _unused(path: pathlib.Path) -> pathlib.Path:
 
 
 _PREFIX = 'round_'
-# Bytes of a SHA-256.
-_DIGEST = 32
 
 
 class TensorFilesManager(tff.program.ProgramStateManager):
@@ -335,10 +328,7 @@ def _encoded(leaves: list[np.ndarray]) -> bytes:
 
 
 def _decoded(content: bytes) -> list[np.ndarray]:
-  if _arrays.is_archive(content[_DIGEST:]):
-    arrays, names = _of_archive(content)
-  else:
-    arrays, names = _arrays.decoded(content)
+  arrays, names = _arrays.decoded(content)
   leaves = []
   for i, name in enumerate(names):
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
@@ -347,15 +337,6 @@ def _decoded(content: bytes) -> list[np.ndarray]:
       leaf.view(dtype) if _is_foreign(dtype) else leaf.astype(dtype)
     )
   return leaves
-
-
-def _of_archive(content: bytes) -> tuple[dict[str, np.ndarray], list[str]]:
-  """As `_arrays.decoded`, of a file that was written before it."""
-  rest = content[_DIGEST:]
-  if hashlib.sha256(rest).digest() != content[:_DIGEST]:
-    raise ValueError('it is damaged: its checksum is that of another content')
-  arrays = _arrays.of_archive(rest)
-  return arrays, arrays.pop('dtypes').tolist()
 
 
 _VARIABLE = re.compile(r'_value/(\w+)/\.ATTRIBUTES/VARIABLE_VALUE')

@@ -1,22 +1,22 @@
-"""A trained model as files that need no code of ours.
+"""Exports a trained model as files that do not need this library.
 
   model/              a SavedModel, for TF Serving and `tf.saved_model.load`
   model/model.keras   the same as a Keras file, which Keras 3 loads too
 
-The SavedModel's signature `serving_default` takes `features` and gives
-`class_scores` (what the model puts out: logits, or the score of the second of
-two classes) and `predicted_class`. Both carry two JSON files, the SavedModel in
-`assets.extra/`, the Keras file as further members of its zip archive:
+The SavedModel's signature `serving_default` takes `features` and returns
+`class_scores` (the outputs of the model: logits, or the score of the second of
+two classes) and `predicted_class`. Both contain two JSON files, the SavedModel
+in `assets.extra/`, the Keras file as members of its zip archive:
 
   model_spec.json   types and shapes of the signature; what features it takes
   privacy.json      the privacy statement of the training, if there is one
 
-Both leave without a trace of the process that wrote them, and when: equal
+The files do not depend on the process that wrote them, or on the time: equal
 weights and notes give equal files. TensorFlow numbers functions and tensors,
-and Keras the layers that have no name, by counters of the process. In a model's
-files they would tell how many there were before: how many clients took part,
-how many sizes their data had, or which of several runs it was
-(`best_run`), which may be secrets that the model must not carry.
+and Keras numbers unnamed layers, by counters of the process. In a model's files
+these numbers would reveal how many there were before: how many clients took
+part, how many different sizes their data had, or which of several runs was
+chosen (`best_run`). These may be secrets.
 """
 
 import contextlib

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -125,6 +126,17 @@ class Federation:
       ValueError: If it cannot be one (`functional.FunctionalModel`).
     """
     return functional.FunctionalModel(self._keras_model)
+
+
+def local_steps(
+  settings: settings_lib.TrainingSettings, spec: models.ModelSpec
+) -> dict[str, Any]:
+  """The local steps of a client, as arguments of `federated.client_work`."""
+  return {
+    'local_steps': settings.local_steps,
+    'learning_rate': settings.learning_rate,
+    'l2_regularization': spec.l2_regularization,
+  }
 
 
 def data_on_record(

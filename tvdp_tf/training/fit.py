@@ -40,8 +40,8 @@ class PrivateRun:
   """What `fit` returns; a notebook shows its statement and its curves.
 
   Attributes:
-    model: The trained Keras model, a copy of the one that was given.
-    statement: What the run's releases reveal.
+    model: The trained Keras model, a copy of the caller's.
+    statement: The privacy statement of the run.
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
     output_dir: The run's folder.
@@ -109,36 +109,36 @@ def fit(
   progress: bool = True,
   **settings: Any,
 ) -> PrivateRun:
-  """Trains a Keras model of one's own on data of one's own, privately.
+  """Trains a Keras classifier on the caller's data, with differential privacy.
 
-  It is `train`, and writes the same folder. The defaults are fixed and look at
-  no data: `distributed`, which protects an example from who sees the sum of all
-  users' clipped gradients (the statement says that the secure sum is
-  simulated), with epsilon = 3 and delta = 1e-5, all users in each of 50 rounds.
-  With mechanism='gradient' the server may see every upload; that needs many
-  more examples for each user.
+  It calls `train` and writes the same folder. The defaults are fixed and do not
+  depend on the data: mechanism `distributed`, epsilon = 3, delta = 1e-5, all
+  users in each of 50 rounds. `distributed` protects an example from an observer
+  of the sum of all users' clipped gradients; the statement says that the secure
+  sum is simulated. With mechanism='gradient' the server may see every upload;
+  that needs many more examples per user.
 
   Args:
-    model: A Keras model that classifies: outputs [n, classes], scores or a
-      softmax of them, or [n, 1], the score of the second of two classes or its
-      sigmoid; or a function that builds it. It is left as it is; its weights,
-      from which training starts, are taken for public.
-    x: Examples [n, ...], which are dealt out to the users at random: an array,
-      a pandas frame, anything that NumPy takes. Or a list with an entry for
-      each user: a pair of such examples and labels, or a `tf.data.Dataset` of
-      (example, label), in batches or not.
+    model: A Keras classifier, or a function that builds one. Its outputs are
+      [n, classes], scores or their softmax, or [n, 1], the score of the second
+      of two classes or its sigmoid. The model is not changed. Training starts
+      from its weights, which are assumed to be public.
+    x: Examples [n, ...], as an array, a pandas frame or anything that NumPy
+      accepts; they are distributed to the users at random. Or a list with an
+      entry for each user: a pair of examples and labels, or a
+      `tf.data.Dataset` of (example, label), batched or not.
     y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
-    test: (examples, labels) or a `tf.data.Dataset`, public: loss and accuracy
-      are shown of them, without noise.
-    users: How many there are; of a list, its length.
+    test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
+      loss and accuracy are reported without noise.
+    users: The number of users; if `x` is a list, its length.
     loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
-      scores), averaged over n; by default what suits the model's outputs.
-    output_dir: The folder to create, or to go on with; by default
-      runs/fit-<time>.
-    resume: Whether to go on with the run in `output_dir`, with the same data,
+      scores), averaged over n; the default depends on the model's outputs.
+    output_dir: The folder to create, or the folder of the run to resume; by
+      default runs/fit-<time>.
+    resume: Whether to continue the run in `output_dir`, with the same data,
       model and settings.
     progress: Whether to draw a progress bar.
-    **settings: Of `TrainingSettings`: epsilon, delta, mechanism, rounds, ...
+    **settings: Fields of `TrainingSettings`: epsilon, delta, mechanism, ...
 
   Returns:
     The trained model, the statement and the history.

@@ -1,6 +1,6 @@
-"""The metrics of a run: a row a round, on the disk, in TensorBoard, in the log.
+"""The metrics of a run: a row per round, on disk, in TensorBoard, in the log.
 
-A row says nothing that is not released or public anyway, for any mechanism:
+For any mechanism, a row has only values that are released or public anyway:
 
   noise_stddev       of the schedule
   test_loss, test_accuracy   of the released model, on public data
@@ -15,16 +15,16 @@ A row says nothing that is not released or public anyway, for any mechanism:
   seconds            of the round, without its evaluation
 
 There is no share of clipped gradients and no norm of a client's update: these
-are computed from the data before any noise, and no guarantee covers them. For
-the same reason `paper`, which promises nothing, shows no more than the others:
-what is seen in its metrics should not change when a mechanism is exchanged for
-a sound one. `dropped` is left out where users are protected: there the noise
-comes after the sum, and whether an upload can be used is the user's secret.
-With Poisson participation the size of a cohort is a secret too, and
-`participants` is left out as well; without noise, `signal_to_noise` and
-`remaining_budget`, which would have no meaning.
+are computed from the data before any noise, and no guarantee covers them.
+`paper`, which has no guarantee, shows no more than the others, so that metrics
+do not change when it is replaced by a sound mechanism. `dropped` is left out
+where users are protected: there the noise is added after the sum, and whether
+an upload can be used is private. With Poisson participation the size of a
+cohort is secret, so `participants` is left out as well. Without noise,
+`signal_to_noise` and `remaining_budget` are left out, because they would have
+no meaning.
 
-Rows are evaluated and released beside the next round (`RoundLog`).
+Rows are evaluated and released while the next round runs (`RoundLog`).
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """A learning process without TFF: a loop over the clients, in TensorFlow.
 
-It is a `rounds.Process`, for TensorFlow of any version with Keras 2 or 3, for
-the mechanisms that say what a client does in plain TensorFlow
+It is a `rounds.Process` for any version of TensorFlow, with Keras 2 or 3. It
+supports mechanisms that implement the work of a client in plain TensorFlow
 (`GraphMechanism.plain_work`). Clients train one after the other, and the server
-takes the mean of what can be used: the ops of TFF's process, in its order.
+averages the uploads that can be used, with the same ops and in the same order
+as TFF's process.
 """
 
 import collections
@@ -193,11 +194,7 @@ def build_process(
       'they are without TFF'
     )
   model = fed.functional_model
-  steps = {
-    'local_steps': settings.local_steps,
-    'learning_rate': settings.learning_rate,
-    'l2_regularization': fed.spec.l2_regularization,
-  }
+  steps = federation.local_steps(settings, fed.spec)
   try:
     work = plan.mechanism.plain_work(PlainBuild(model, fed.spec.loss, steps))
   except NotImplementedError as error:

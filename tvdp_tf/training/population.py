@@ -1,7 +1,7 @@
-"""Who takes part in a run and with how many examples, without TensorFlow.
+"""The users of a run and their numbers of examples, without TensorFlow.
 
-`federation.assemble` deals out the data and draws the cohorts with the
-functions here, and whoever plans a run asks the same ones.
+`federation.assemble` uses these functions to distribute the data and to draw
+the cohorts, and so does the planner.
 """
 
 import dataclasses

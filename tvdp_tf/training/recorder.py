@@ -1,10 +1,10 @@
-"""Puts the releases of a round on record before they happen.
+"""Records the releases of a round in the ledger before they happen.
 
-After an interruption the ledger knows more than the last checkpoint: rounds
-that were recorded, and so may have been released, but whose state was lost.
-With a seed such a round is repeated bit for bit, which the ledger recognises
-and charges once. Without one its releases are gone for good, they count, and
-the repeated round counts besides.
+After an interruption the ledger may be ahead of the last checkpoint: it has
+rounds that were recorded, and so may have been released, but whose state was
+lost. With a seed such a round is repeated bit for bit; the ledger recognizes
+the repeat and charges it once. Without a seed the lost releases cannot be
+repeated: they count, and the repeated round counts as well.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Rounds of a plan on a learning process: who, with which noise, how many.
+"""Runs the rounds of a mechanism on a learning process.
 
-TFF is in `build_process` and `on_runtime` alone: `Rounds` takes any `Process`.
+Only `build_process` and `on_runtime` use TFF: `Rounds` takes any `Process`.
 """
 
 import concurrent.futures
@@ -25,7 +25,7 @@ class PlateauDetector:
   """Reports the rounds whose test loss is not below that of the round before.
 
   The paper's trigger of the online refinement. The test set must be public:
-  looking at protected data would be a release of its own.
+  looking at protected data would be another release.
 
   Attributes:
     last: The loss of the round before; infinite before the first.
@@ -98,10 +98,8 @@ def build_process(
   process = federated.build_learning_process(
     federated.functional_model(fed.spec, fed.functional_model),
     plan.mechanism,
-    local_steps=settings.local_steps,
-    learning_rate=settings.learning_rate,
-    l2_regularization=fed.spec.l2_regularization,
     server_optimizer=settings.server_optimizer,
+    **federation.local_steps(settings, fed.spec),
   )
   return secure_sums.simulated(process) if plan.sums_securely else process
 

@@ -1,9 +1,9 @@
-"""The rounds of one training run: recorded, run, evaluated, saved.
+"""The training loop: rounds are recorded, run, evaluated and saved.
 
-What is on the disk after every round, in this order: the round in the ledger
-(before anything of it is released), the metrics of the round before, the
-checkpoint. So a checkpoint finds the metrics of all rounds but its last, whose
-evaluation it can repeat.
+Every round writes to disk, in this order: the round in the ledger (before
+anything of it is released), the metrics of the previous round, the checkpoint.
+So when a checkpoint is loaded, the metrics of all rounds but its last are on
+disk, and the evaluation of the last one can be repeated.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""The folder of a run: what is written, and where; every write is atomic.
+"""The files in the folder of a run; every write is atomic.
 
-Files appear whole or not at all (`output.files`). So does the folder itself:
-where it exists, it holds the configuration and a ledger.
+Files are written atomically (`output.files`), and so is the folder itself: if
+it exists, it contains the configuration and a ledger.
 
-A folder may come from someone else. What is read in it is JSON and CSV, never
-code, and a link in it is refused: what it holds is in it.
+A folder may come from someone else. Only JSON and CSV are read from it, never
+code. Links are refused, because they could point out of the folder.
 """
 
 import contextlib

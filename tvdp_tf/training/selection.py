@@ -1,7 +1,7 @@
-"""The best of several runs, of which nothing but the best is published.
+"""Publishing only the best of several runs.
 
-How much that tells is in `tvdp_tf.privacy.selection`. It takes a trusted
-server and epsilon by Renyi accounting: a mechanism with secret draws.
+`tvdp_tf.privacy.selection` computes the privacy cost. It needs a trusted server
+and Renyi accounting: a mechanism with secret sampling.
 """
 
 import dataclasses

@@ -44,52 +44,52 @@ class TrainingSettings:
     dataset: Name of the data set (`tvdp_tf.learning.datasets`).
     data_dir: TFDS's folder; None for TFDS's default.
     model: Name of the model (`tvdp_tf.learning.models`).
-    features: Features that are computed of each example, once, before training
+    features: Features computed once from each example before training
       (`tvdp_tf.learning.features`): a name, or a function of one example.
-    views: Views of each image whose gradients are averaged before the clip
-      (`tvdp_tf.learning.views`): `mirror` or `none`. At no privacy cost.
-    users: U.
-    users_per_round: K.
-    split: How the training examples are dealt out to the users.
+    views: Views of each image whose gradients are averaged before clipping
+      (`tvdp_tf.learning.views`): `mirror` or `none`. This costs no privacy.
+    users: U, the number of users.
+    users_per_round: K, the number of users in a round.
+    split: How the training examples are distributed to the users.
     dirichlet_concentration: Label skew of the `dirichlet` split.
     mechanism: Name of a mechanism (`tvdp_tf.mechanisms`), or its class.
-    participation: Who takes part in a round; by default `balanced` for
-      `gradient`, `poisson` for `central` and `uniform` otherwise.
-    epsilon: The target.
-    delta: The target.
-    adjacency: Which data sets are to look alike: by default `replace-one` for
-      examples, and `add-or-remove-one` for the users of `central`.
+    participation: How the users of a round are chosen; by default `balanced`
+      for `gradient`, `poisson` for `central` and `uniform` otherwise.
+    epsilon: Target epsilon.
+    delta: Target delta.
+    adjacency: The neighbouring relation of data sets: by default `replace-one`
+      for examples, and `add-or-remove-one` for the users of `central`.
     theta: Ratio of the noise variances of successive rounds.
-    schedule: A noise of one's own, in the place of theta: a standard deviation
-      for each round, in any unit, or a function (round from 1, rounds) that
-      returns it. Empty for the geometric one.
-    rounds: M.
-    local_steps: tau.
-    l2_norm_clip: C, of the parameters; of the update with `central`.
-    example_l2_norm_clip: C_g, of per-example gradients with `gradient`.
-    learning_rate: eta.
-    dropouts: How many clients of a round may drop out, of the mechanisms whose
+    schedule: A custom noise schedule, used instead of theta: a standard
+      deviation for each round, in any unit, or a function (round from 1,
+      rounds) that returns it. Empty for the geometric schedule.
+    rounds: M, the number of rounds.
+    local_steps: tau, the local steps of a client in a round.
+    l2_norm_clip: C, the clip of the parameters; of the update with `central`.
+    example_l2_norm_clip: C_g, the clip of per-example gradients.
+    learning_rate: eta, of the local steps.
+    dropouts: How many clients of a round may drop out, for mechanisms whose
       clients share the noise.
-    colluders: How many of them may tell the server their data and noise.
+    colluders: How many of them may reveal their data and noise to the server.
     server_momentum: Nesterov's momentum of the server, in [0, 1).
     server_average: The weight of the past in the average of the models that is
       evaluated and exported, in [0, 1); 0 for the last model.
-    server_final_step: The server's last step over its first, in (0, 1]: it
-      decays linearly. None of the three costs any privacy.
+    server_final_step: The ratio of the server's last step to its first, in
+      (0, 1]; steps decay linearly. None of these three costs privacy.
     calibration: The rule that sets the noise; by default `printed` for `paper`,
-      `rdp` for `central` with `poisson`, and otherwise `exact`.
-      Empty with `laplace` and `none`, which have no choice.
+      `rdp` for `central` with `poisson`, and otherwise `exact`. Empty for
+      `laplace` and `none`, which have no choice.
     noise: `continuous`, in floating point, or `discrete`, exact on a grid of
       integers; only for `gradient` and `central`. By default `discrete` on the
-      compiled runtime without a seed, unless it ends before it could hide
-      anything at such an epsilon; otherwise `continuous`.
-    refinement: Whether and how the number of rounds is changed when the test
-      loss stops falling.
+      compiled runtime without a seed, unless its tail is too short for the
+      target epsilon; otherwise `continuous`.
+    refinement: Whether and how the number of rounds changes when the test loss
+      stops falling.
     alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
     runtime: What executes the TFF computation.
-    device: Where.
-    seed: Makes the whole run reproducible, its noise too; None for noise that
-      nobody can predict.
+    device: The device that executes it.
+    seed: Makes the whole run reproducible, including its noise; None for
+      unpredictable noise.
   """
 
   dataset: str = 'digits'
@@ -183,6 +183,10 @@ class TrainingSettings:
     return mechanisms.MECHANISMS[self.mechanism]
 
   @property
+  def _of_mechanism(self) -> str:
+    return f' with mechanism {self.mechanism}'
+
+  @property
   def noise_shape(self) -> privacy.NoiseShape:
     """How the noise changes over the rounds."""
     if self.schedule:
@@ -258,13 +262,12 @@ class TrainingSettings:
 
   def _resolve_participation(self) -> None:
     options = self._mechanism.participations
-    name = self.participation or options[0]
-    if name not in options:
-      allowed = ', '.join(word for word in PARTICIPATIONS if word in options)
-      raise ValueError(
-        f'participation must be one of {allowed} with mechanism '
-        f'{self.mechanism}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'participation',
+      self.participation or options[0],
+      [word for word in PARTICIPATIONS if word in options],
+      self._of_mechanism,
+    )
     object.__setattr__(self, 'participation', name)
 
   def _resolve_adjacency(self) -> None:
@@ -286,12 +289,12 @@ class TrainingSettings:
           f'{self.calibration!r}'
         )
       return
-    name = self.calibration or allowed[0]
-    if name not in allowed:
-      raise ValueError(
-        f'calibration must be one of {", ".join(allowed)} with mechanism '
-        f'{self.mechanism} and participation {self.participation}, got {name!r}'
-      )
+    name = _validate.one_of(
+      'calibration',
+      self.calibration or allowed[0],
+      allowed,
+      f'{self._of_mechanism} and participation {self.participation}',
+    )
     object.__setattr__(self, 'calibration', name)
 
   def _check_noise(self) -> None:
@@ -303,20 +306,17 @@ class TrainingSettings:
         f'noise must not be given with mechanism {self.mechanism}, got '
         f'{self.noise!r}'
       )
-    raise ValueError(
-      f'noise must be one of {", ".join(allowed)} with mechanism '
-      f'{self.mechanism}, got {self.noise!r}'
-    )
+    _validate.one_of('noise', self.noise, allowed, self._of_mechanism)
 
   def _check_refinement(self) -> None:
     allowed = self._mechanism.refinements(self.participation)
     _validate.one_of('refinement', self.refinement, {*REFINEMENTS, *allowed})
-    if self.refinement not in allowed:
-      raise ValueError(
-        f'refinement must be one of {", ".join(allowed)} with mechanism '
-        f'{self.mechanism} and participation {self.participation}, got '
-        f'{self.refinement!r}'
-      )
+    _validate.one_of(
+      'refinement',
+      self.refinement,
+      allowed,
+      f'{self._of_mechanism} and participation {self.participation}',
+    )
     privacy.new_maximum_rounds(self.alpha_d, 1)
 
   @property

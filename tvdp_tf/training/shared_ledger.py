@@ -1,8 +1,9 @@
 """One ledger, and one budget, for several runs on the same users' data.
 
-What a run adds to what others have told about a user is counted only if the
-user is the same in all of them. So the ledger's header pins, in public, what
-the users' data are and how they were dealt out; who joins deals them out alike.
+Runs are counted together correctly only if a user's number stands for the same
+user in all of them. So the ledger's header states, in public, which data the
+users have and how these were distributed. A run that joins must distribute them
+in the same way.
 """
 
 import dataclasses

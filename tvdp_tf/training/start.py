@@ -158,11 +158,6 @@ def _renyi_order(
   return order if book.worst_epsilon() <= own.target_epsilon else None
 
 
-def _planned_stddevs(plan: mechanisms.Mechanism) -> list[float]:
-  """The schedule's standard deviations, round by round; empty without noise."""
-  return [] if plan.schedule is None else plan.schedule.stddevs().tolist()
-
-
 def _check_room(
   plan: mechanisms.Mechanism, ledger: shared_ledger.SharedLedger
 ) -> None:
@@ -171,10 +166,11 @@ def _check_room(
   Raises:
     UsageError: If it has not.
   """
-  stddevs = _planned_stddevs(plan)
-  if not plan.header.enforced or not stddevs:
+  if not plan.header.enforced or plan.schedule is None:
     return
-  first = plan.round(1, plan.fed.participation.cohort(1), stddevs[0])
+  first = plan.round(
+    1, plan.fed.participation.cohort(1), plan.schedule.initial_stddev
+  )
   secret = plan.header.sampling == 'poisson'
   clients = [0] if secret else first.clients.tolist()
   rate = plan.settings.sampling_rate if secret else None

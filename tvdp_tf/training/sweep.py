@@ -1,8 +1,8 @@
 """Many runs in one process, compiled once.
 
-What differs between two runs of a sweep, theta, epsilon, the number of rounds,
-the noise, is in the state of the learning process, not in its graph. So one
-compiled process serves all runs of a model on a data set.
+The differences between two runs of a sweep (theta, epsilon, the number of
+rounds, the noise) are in the state of the learning process, not in its graph.
+So one compiled process serves all runs of a model on a data set.
 """
 
 import dataclasses

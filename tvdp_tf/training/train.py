@@ -1,7 +1,7 @@
-"""One training run into a folder of its own, from its start or from a kill.
+"""`train`: starts or resumes one training run, in its own folder.
 
-`asyncio.run` refuses to run where a loop is running already, as in Jupyter.
-Then the work goes to a thread of its own (`with_event_loop`).
+`asyncio.run` cannot be used where an event loop is already running, as in
+Jupyter. In that case the work is done in a separate thread (`with_event_loop`).
 """
 
 import asyncio
@@ -82,14 +82,14 @@ def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-  """What a run ends with.
+  """The result of a finished run.
 
   Attributes:
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
-    statement: What the run's releases reveal.
+    statement: The privacy statement of the run.
     output_dir: The run's folder.
-    weights: Of the model as it is exported, arrays in Keras's order.
+    weights: Weights of the exported model, arrays in Keras's order.
   """
 
   loss: float
@@ -128,22 +128,24 @@ def train(
   selection: selection_lib.Selection | None = None,
   own: federation.Own | None = None,
 ) -> TrainingResult:
-  """Trains, and writes the run's folder; in a notebook, too.
+  """Trains a model and writes the run's folder; also works in notebooks.
 
   Args:
-    settings: What to run.
-    output_dir: The folder to create, or to go on with.
+    settings: The settings of the run.
+    output_dir: The folder to create, or the folder of the run to resume.
     progress: Whether to draw a progress bar on the standard error.
-    resume: Whether to go on with the run in `output_dir`, however it ended.
-    runtime: Where to run it, by default what the settings say; given with
-      runtime remote, whose workers are no setting: one may replace another.
+    resume: Whether to continue the run in `output_dir`, however it ended.
+    runtime: The runtime to use; by default the one in the settings. Required
+      for runtime `remote`, whose workers are not a setting, because one may
+      replace another.
     ledger: A ledger that the run shares with others; with `resume`, the one
-      that it began in. By default it has one of its own, in its folder.
-    selection: How the run may come to be published among others, `settings`
-      being its `run_settings`: what its statement counts. Such a run shares no
-      ledger, and is not resumed.
-    own: Data and model of the caller, for settings whose data set and model
-      are `own`; `fit` makes it.
+      that it began in. By default the run has its own ledger in its folder.
+    selection: If this run is one of several and only the best is published:
+      how that one is chosen. Its statement accounts for it;
+      `settings` must be its `run_settings`. Such a run shares no ledger and
+      cannot be resumed.
+    own: The caller's data and model, if data set and model of the settings are
+      `own`; `fit` creates it.
 
   Returns:
     The result.

@@ -84,7 +84,9 @@ class OverfittedTest(absltest.TestCase):
     self.assertLen({tuple(coins.ravel()) for coins in targets}, 12)
 
   def test_report(self):
-    report = membership_report.report(self.game)
+    report = membership_report.Report(
+      self.game, membership_report.attack(self.game)
+    )
     text = membership_report.describe(report)
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
     self.assertIn('the global model after round 2', text)

@@ -50,7 +50,7 @@ def _settings(**kwargs) -> audit_settings.ModelAuditSettings:
 
 def _one_run(**kwargs) -> audit_lib.OneRunAudit:
   with runtimes.compiled_runtime('cpu'):
-    return audit_lib.prepare_one_run(_settings(**kwargs)).finish()
+    return audit_lib.PreparedAudit(_settings(**kwargs)).finish()
 
 
 @functools.cache
@@ -160,7 +160,7 @@ class OneRunTest(parameterized.TestCase):
     np.testing.assert_allclose(first.scores, second.scores, atol=1e-3)
 
   def test_without_a_seed_coins_are_fresh(self):
-    found = [audit_lib.prepare_one_run(_settings(seed=None)) for _ in range(2)]
+    found = [audit_lib.PreparedAudit(_settings(seed=None)) for _ in range(2)]
     coins = [
       np.concatenate([group.coins for group in one._run.groups])
       for one in found
@@ -173,7 +173,7 @@ class OneRunTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError, 'canaries must be an integer from 1 to 359, got 360'
     ):
-      audit_lib.prepare_one_run(_settings(canaries=360))
+      audit_lib.PreparedAudit(_settings(canaries=360))
 
 
 class AuditTest(parameterized.TestCase):
@@ -251,7 +251,7 @@ class AuditTest(parameterized.TestCase):
       mock.patch.object(
         bounded_value, 'bounded', lambda value, clip: bounded(value, 1.5 * clip)
       ),
-      mock.patch.object(audit_lib, 'prepare_one_run', return_value=run),
+      mock.patch.object(audit_lib, 'PreparedAudit', return_value=run),
       mock.patch.object(pair_distinguisher, 'distinguish', return_value=None),
     ):
       found = self._audit(**arguments)
@@ -296,7 +296,7 @@ class AuditTest(parameterized.TestCase):
 
   def test_noise_that_ends_early(self):
     with mock.patch.object(noise, 'standard_normal', broken.standard_normal):
-      found = audit_lib.prepare_one_run(_settings(epsilon=28.0))
+      found = audit_lib.PreparedAudit(_settings(epsilon=28.0))
       reach = noise_reach.reach(
         found.noise_multipliers, 1e-5, noise.standard_normal
       )

@@ -58,7 +58,7 @@ class Report:
 
   @property
   def shown(self) -> float:
-    """The largest of the lower bounds of epsilon, all of which hold at once."""
+    """The largest of the lower bounds of epsilon, which all hold at once."""
     return max(found['epsilon_lower_bound'] for found in self.attacks.values())
 
   @property
@@ -100,11 +100,6 @@ class Report:
       'reason': game.statement.reason,
       'refuted': self.refuted,
     }
-
-
-def report(game: membership_game.Game) -> Report:
-  """Attacks the targets of a game."""
-  return Report(game, attack(game))
 
 
 def verdict(found: Report) -> str:

@@ -1,4 +1,4 @@
-"""What a membership game is made of, checked.
+"""The settings of a membership game, checked.
 
 Field names are the names of the flags of `binaries/attack.py --membership`, so
 that an error about a field is an error about its flag.
@@ -21,10 +21,10 @@ class GameSettings:
   """What is played.
 
   Attributes:
-    training: How every model is trained. Its seed is that of the pairs, of the
-      coins and of all noise.
-    examples: n, of which a model is trained, over all users; as many others
-      are attacked beside them.
+    training: How every model is trained. Its seed is also that of the pairs,
+      the coins and all noise.
+    examples: n, the number of examples that a model is trained on, over all
+      users; as many others are attacked, too.
     shadow_models: How many the attacker trains.
     trials: How many models are attacked, each trained anew.
     confidence: In (0, 1), of the lower bounds of epsilon, all attacks' at once.

@@ -1,15 +1,14 @@
-r"""The whole audit of a model: hostile pairs, noise, canaries in one run.
+r"""The audit of a model: hostile pairs, noise, and canaries in one run.
 
-The audit in one run goes through the process that trains. A fair coin decides
-for each of many examples, the canaries, which of two it is
-(`attacks.canaries`). Then the run takes place: the federated computation that
-trains, with the users, cohorts, calibrated noise and local steps of the
-settings. The attacker is the server. It knows all but the coins and the noise,
-and sees what the mechanism lets it see (`model_audit.canary_run`): every
-upload, or their sum.
+The audit in one run uses the process that trains. For each of many canaries, a
+fair coin chooses which of two examples is used (`attacks.canaries`). Then the
+run takes place: the federated computation that trains, with the users, cohorts,
+calibrated noise and local steps of the settings. The attacker is the server. It
+knows all but the coins and the noise, and sees what the mechanism reveals to it
+(`model_audit.canary_run`): every upload, or their sum.
 
-From all that it estimates the coins; the surest guesses of all users make one
-test (`attacks.one_run`, which says why they may).
+From this it estimates the coins. The surest guesses of all users form one test
+(`attacks.one_run` explains why this is valid).
 """
 
 import dataclasses
@@ -108,7 +107,15 @@ class PreparedAudit:
   """An audit whose canaries are drawn and whose guesses are counted."""
 
   def __init__(self, settings: settings_lib.ModelAuditSettings):
-    """See `prepare_one_run`."""
+    """Draws the canaries, and sets how many coins are guessed.
+
+    Args:
+      settings: What to audit.
+
+    Raises:
+      ValueError: If a setting does not fit the data or the model.
+      DatasetUnavailableError: If the data set cannot be loaded.
+    """
     self._began = time.monotonic()
     self._settings = settings
     self._run = run = canary_run.of(settings)
@@ -164,22 +171,6 @@ class PreparedAudit:
       ),
       seconds=self._seconds + time.monotonic() - began,
     )
-
-
-def prepare_one_run(settings: settings_lib.ModelAuditSettings) -> PreparedAudit:
-  """Draws the canaries, and sets how many coins are guessed.
-
-  Args:
-    settings: What to audit.
-
-  Returns:
-    The audit, ready for its run.
-
-  Raises:
-    ValueError: If a setting does not fit the data or the model.
-    DatasetUnavailableError: If the data set cannot be loaded.
-  """
-  return PreparedAudit(settings)
 
 
 # Share of the allowed error that the distinguisher of the worst pair may use
@@ -332,20 +323,16 @@ def audit(
   training = settings.training
   error = 1 - settings.confidence
   # First what may be refused.
-  run = prepare_one_run(
+  run = PreparedAudit(
     dataclasses.replace(settings, confidence=1 - error * (1 - _PAIR_SHARE))
   )
   fed = federation.assemble(training)
   model = federated.functional_model(fed.spec, fed.functional_model)
   name, probe = f'model {training.model}', None
   if settings.unit == 'user':
-    steps = {
-      'local_steps': training.local_steps,
-      'learning_rate': training.learning_rate,
-      'l2_regularization': fed.spec.l2_regularization,
-    }
     target = clipped_mean.update_subject(
-      name, model, training.l2_norm_clip, steps
+      *(name, model, training.l2_norm_clip),
+      federation.local_steps(training, fed.spec),
     )
   else:
     clip = training.example_l2_norm_clip

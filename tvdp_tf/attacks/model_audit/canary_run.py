@@ -1,18 +1,18 @@
 r"""A training run with canaries, and what the server sees of it.
 
-What it sees depends on the mechanism. With `gradient` it is every upload: a
-round of one client alone, with the key that the client has in the round of all,
-is a round of the same computation, and its result is that client's upload.
+The view of the server depends on the mechanism. With `gradient` it sees every
+upload. To obtain it, a round is run with one client alone and with the key that
+this client has in the full round; the result is the upload of this client.
 
-With `distributed` it is the sum of all uploads, modulo the protocol's modulus.
-The attacker has whatever the settings grant it: in every round so many clients
-drop out as `dropouts` says, and so many tell it their data and noise as
-`colluders` says, which it takes off the sum. What is left is the sum of the
-others with their shares, and that is the result of a round of them alone. With
-`distributed_users` it is the same of updates: a user's data are all its canary,
-one coin a user, so that it takes many users to show much. Who
-collude and who drop out is the attacker's choice: always the first users, so
-that the others are in as many sums as they can be.
+With `distributed` the server sees the sum of all uploads, modulo the protocol's
+modulus. The attacker has all that the settings allow: in every round `dropouts`
+clients drop out, and `colluders` clients reveal their data and noise, which it
+subtracts from the sum. The remainder is the sum of the others with their
+shares, which is the result of a round of these clients alone. With
+`distributed_users` it is the same for updates: all data of a user are one
+canary with one coin, so many users are needed to show much. The attacker
+chooses who colludes and who drops out: always the first users, so that the
+others are in as many sums as possible.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ class CanaryRun:
     fed = federation.assemble(training)
     model = federated.functional_model(fed.spec, fed.functional_model)
     self._weights = model.initial_weights[0]
-    self._l2_regularization = fed.spec.l2_regularization
+    self._spec = fed.spec
     self._gradients = self._known_gradients(model)
     self.plan = mechanisms.build(training, fed)
     self.noise_multipliers = settings.noise_scale * _planned_multipliers(
@@ -140,14 +140,18 @@ class CanaryRun:
     # Of the mean over the steps, each with noise of its own.
     return stddev * float(scale) / math.sqrt(self.settings.training.local_steps)
 
-  def _count(self, fed: federation.Federation) -> dict[int, int]:
-    """How many canaries each user holds whose uploads are seen."""
-    training, wanted = self.settings.training, self.settings.canaries
+  def _seen(self, fed: federation.Federation) -> list[int]:
+    """The users whose uploads are seen in any round."""
     seen: set[int] = set()
-    for number in range(1, training.rounds + 1):
+    for number in range(1, self.settings.training.rounds + 1):
       for view in self._views(fed.participation.cohort(number).tolist()):
         seen.update(view)
-    sizes = {user: int(fed.examples_per_user[user]) for user in sorted(seen)}
+    return sorted(seen)
+
+  def _count(self, fed: federation.Federation) -> dict[int, int]:
+    """How many canaries each user holds whose uploads are seen."""
+    wanted = self.settings.canaries
+    sizes = {user: int(fed.examples_per_user[user]) for user in self._seen(fed)}
     if wanted is not None:
       _validate.integer('canaries', wanted, 1, min(sizes.values()))
       return dict.fromkeys(sizes, wanted)
@@ -236,7 +240,7 @@ class CanaryRun:
     """
     training = self.settings.training
     (group,) = (g for g in self.groups if view[0] in g.places)
-    start, end = map(self._gradients.flatten, (sent, seen))
+    start, end = map(clipped_mean.flat, (sent, seen))
     if not np.isfinite(end).all():
       raise errors.TrainingFailedError(
         'training diverges: learning_rate must be smaller, got '
@@ -272,7 +276,9 @@ class CanaryRun:
     steps, rate = training.local_steps, training.learning_rate
     # Where the steps were on average: exact for one step.
     middle = start + (steps - 1) / (2 * steps) * (end - start)
-    mean = (start - end) / (rate * steps) - self._l2_regularization * middle
+    mean = (start - end) / (
+      rate * steps
+    ) - self._spec.l2_regularization * middle
     return middle, mean
 
   def run(self, progress: bool) -> mechanisms.Mechanism:
@@ -368,24 +374,13 @@ class UserSumRun(SumRun):
     training = self.settings.training
     return canaries.ClippedUpdates(
       clipped_mean.update_subject(
-        'canaries',
-        model,
-        training.l2_norm_clip,
-        {
-          'local_steps': training.local_steps,
-          'learning_rate': training.learning_rate,
-          'l2_regularization': self._l2_regularization,
-        },
+        *('canaries', model, training.l2_norm_clip),
+        federation.local_steps(training, self._spec),
       )
     )
 
   def _count(self, fed):
-    training = self.settings.training
-    seen: set[int] = set()
-    for number in range(1, training.rounds + 1):
-      (view,) = self._views(fed.participation.cohort(number).tolist())
-      seen.update(view)
-    return dict.fromkeys(sorted(seen), 1)
+    return dict.fromkeys(self._seen(fed), 1)
 
   def _held(self, user, size):
     return size

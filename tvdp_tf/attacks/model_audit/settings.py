@@ -1,4 +1,4 @@
-"""What an audit of a model is made of, checked.
+"""The settings of an audit of a model, checked.
 
 Field names are the names of the flags of `binaries/attack.py --audit`, so that
 an error about a field is an error about its flag.

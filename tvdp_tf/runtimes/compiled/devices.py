@@ -1,8 +1,8 @@
-"""Which device runs the graphs, and what TensorFlow must know before it starts.
+"""Chooses the device, and configures TensorFlow before it starts.
 
-On a CPU, clients run side by side, a thread each, and that is all the
-parallelism there is to have: an op that spreads over the cores as well makes
-the paper's MLP round 8 % slower. `configure` says so to TensorFlow.
+On a CPU, clients run in parallel, one thread each. Ops that are themselves
+parallel make a round of the paper's MLP 8 % slower, so `configure` restricts
+each op to its client's share of the cores.
 """
 
 import os

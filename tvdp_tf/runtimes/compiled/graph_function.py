@@ -1,19 +1,20 @@
 """A TFF TensorFlow computation as a TensorFlow function of this process.
 
-TFF keeps a computation as a serialized graph and the names of its parameters
-and results. Here that very graph is imported into a `tf.function`: the same
-nodes, no second implementation.
+TFF stores a computation as a serialized graph with the names of its parameters
+and results. This module imports the same graph into a `tf.function`; there is
+no second implementation.
 
-A sequence of which the graph extracts the only element (a client's whole data
-set, in our own processes) is taken by this element's tensors: the graph is cut
-at the op that extracts them, so that no `tf.data` machinery runs. Any other
-sequence is taken as what `tf.data.experimental.to_variant` makes of a data set.
+If the graph extracts the only element of a sequence (a client's whole data set,
+in this library's own processes), the function takes the tensors of this
+element: the graph is cut at the op that extracts them, and no `tf.data` code
+runs. Any other sequence is passed as the variant tensor of a data set
+(`tf.data.experimental.to_variant`).
 
-Variables (of Keras models and of some optimizers) are made anew in every call.
+Variables (of Keras models and of some optimizers) are created in every call.
 
-`HotShapes` is a function that is traced again for the shapes that it often
-meets. With every dimension known, TensorFlow computes what follows from the
-shapes once, when it compiles: 2 % of a small client's work.
+`HotShapes` is a function that is traced again for frequent shapes. If all
+dimensions are known, TensorFlow computes values that depend only on shapes
+once, at compile time: 2 % of a small client's work.
 """
 
 import collections
@@ -205,10 +206,10 @@ def _as_result(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _without_attributes(tensor: tf.Tensor) -> tf.Tensor:
-  """A new tensor, which frees all its memory when it goes.
+  """A new tensor that frees all its memory when it is deleted.
 
-  In Python 3.11 a tensor leaves behind the room of its attributes, some ten
-  bytes each, of which a day's training makes millions:
+  In Python 3.11 a deleted tensor leaks the memory of its attributes, about ten
+  bytes each, and a day's training creates millions of tensors:
   https://github.com/tensorflow/tensorflow/issues/62551
   """
   del tensor.__dict__

@@ -1,11 +1,12 @@
-"""Sums over items whose parts are computed side by side, a thread each.
+"""Sums over items whose parts are computed in parallel threads.
 
-The parts are added in the order of the items, so that the sum is the same to
-the bit whatever the number of threads; whoever finishes the part that is next
-adds it, and with it those that wait for it. Parts that wait are few, however
-many items there are.
+The parts are added in the order of the items, so the sum is the same to the bit
+for any number of threads. The thread that finishes the next part adds it,
+together with the parts that wait for it. The number of waiting parts is
+bounded.
 
-`Adder` adds clients' updates to totals: TFF's `accumulate`, several in a call.
+`Adder` adds clients' updates to totals, several in one call of TFF's
+`accumulate`.
 """
 
 import concurrent.futures
@@ -106,7 +107,7 @@ class _Fold:
 
 
 class OrderedFold:
-  """Folds by a number of threads, of which the caller's is one."""
+  """Folds by a number of threads, including the caller's."""
 
   def __init__(
     self,

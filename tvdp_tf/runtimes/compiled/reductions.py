@@ -1,12 +1,12 @@
-"""Reductions of data sets as loops of the graph that they are in.
+"""Replaces reductions of data sets by loops in the same graph.
 
-TFF's algorithms train their clients with `tf.data.Dataset.reduce`: an op that
-in every call optimizes its function and the pipeline before it anew. For a
-small client this is most of its time. A loop over an iterator computes the
-same, and is optimized once, with its graph.
+TFF's algorithms train their clients with `tf.data.Dataset.reduce`. This op
+optimizes its function and the pipeline again in every call, which is most of
+the time of a small client. A loop over an iterator computes the same and is
+optimized once, with its graph.
 
-The pipeline starts as it is written, without the rewriting and the tuning of
-`tf.data`, which are done at every start. Neither changes its elements.
+The pipeline starts without the rewriting and the tuning of `tf.data`, which
+would be repeated at every start. Neither of them changes its elements.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,7 +110,7 @@ class _Reduction:
 
 
 class _Rewriting:
-  """A graph's functions, of which reductions become loops."""
+  """Turns the reductions among a graph's functions into loops."""
 
   def __init__(self, library: Any):
     self._library = library

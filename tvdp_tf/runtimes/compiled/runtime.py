@@ -6,25 +6,26 @@ with compiled_runtime():
   state = process.next(state, data).state
 ```
 
-It is the very computation that TFF's worker would run. TFF compiles a process's
-`next` to a `MapReduceForm`: graphs to prepare the broadcast at the server, to
-work at a client, to accumulate, and to update the server's state. Here these
-graphs are imported (`graph_function`) and called one after the other, those of
-the clients side by side, a thread each (`ordered_fold`). Memory does not grow
-with the size of a cohort: an update is accumulated, then forgotten. TFF's own
-algorithms are taken too; their clients' reductions of data sets become loops
-(`reductions`).
+The computation is the same as on TFF's worker. TFF compiles a process's `next`
+to a `MapReduceForm`: graphs to prepare the broadcast at the server, to work at
+a client, to accumulate, and to update the server's state. This module imports
+these graphs (`graph_function`) and calls them one after the other, those of the
+clients in parallel, one thread each (`ordered_fold`). Memory does not grow with
+the size of a cohort: an update is accumulated, then discarded. TFF's own
+algorithms are supported, too; their clients' reductions of data sets become
+loops (`reductions`).
 
-What lost against this loop, in multiples of its time then (two cores; MLP, K =
-10, 600 examples each: 23 ms a round): all clients in one graph by
-`tf.vectorized_map` 1.7, the same with XLA 2.3; each client's graph by XLA 1.3;
-`tf.while_loop` over the clients 2.0. The first two win where a client has next
-to nothing to do (K = 1,000 with 10 examples of 64 features: 0.3 with XLA), but
-need clients of one size, all of their data in one tensor, and seconds to
-compile for each size of the cohort. A thread's share of the clients in one
-call took 1.03 times as long as a loop, and no less at K = 1,000; unrolled, as
-long. Several rounds in a call would save at most what is outside of this loop,
-3 % of that round, and the ledger has its line before each.
+Alternatives were slower. In multiples of the time of this loop when they were
+measured (two cores; MLP, K = 10, 600 examples each: 23 ms a round): all clients
+in one graph with `tf.vectorized_map` 1.7, the same with XLA 2.3; each client's
+graph with XLA 1.3; `tf.while_loop` over the clients 2.0. The first two are
+faster if a client has almost nothing to do (K = 1,000 with 10 examples of 64
+features: 0.3 with XLA), but need clients of one size, all of their data in one
+tensor, and seconds to compile for each size of the cohort. One call for a
+thread's share of the clients took 1.03 times as long as a loop, also at K =
+1,000; unrolled, it took as long. Several rounds in a call would save at most
+the time outside of this loop, 3 % of that round, and the ledger needs a line
+before each round.
 """
 
 import contextlib

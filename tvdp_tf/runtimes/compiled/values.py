@@ -1,7 +1,7 @@
 """Values of TFF types as flat tensors, and flat tensors as values.
 
-`tensors` are what a `GraphFunction` takes; a `packer` puts what it gives into
-the Python containers of a TFF type.
+`tensors` converts a value to the arguments of a `GraphFunction`; a `packer`
+puts the results into the Python containers of a TFF type.
 """
 
 import functools

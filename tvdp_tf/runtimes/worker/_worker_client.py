@@ -1,12 +1,12 @@
 """Runs TFF computations on one worker, over one gRPC channel.
 
-TFF's own context of this kind tries a call again, without end, when gRPC
-reports that the worker is unavailable or has forgotten its state; it never
-closes executors that it does not use any more; and it keeps threads for ever.
+TFF's own context of this kind repeats a call forever when gRPC reports that the
+worker is unavailable or has lost its state. It also never closes unused
+executors, and never ends its threads.
 
-A worker of another host may be lost and come back. It is lost when it breaks a
-connection off, or gives a call no answer in time; then it gets a new
-connection, and is there again once it answers on that.
+A worker on another host may be lost and come back. It is lost when it closes a
+connection or does not answer a call in time. Then a new connection is opened,
+and the worker is used again once it answers there.
 """
 
 import asyncio

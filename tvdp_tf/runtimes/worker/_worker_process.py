@@ -5,12 +5,12 @@ when the parent is killed and fails when the interpreter shuts down, so that
 workers stay behind. Here the Linux kernel ends the worker with its parent
 (`PR_SET_PDEATHSIG`), whatever ended the parent.
 
-The way into it is a socket that nobody else can find, or an open port. What the
-worker is started with is the worker's: `hand_over` closes it here once the
-worker has it.
+The worker is reached through a socket that nobody else can find, or an open
+port. Once the worker has the descriptors that it inherits, `hand_over` closes
+them in this process.
 
-This module knows processes and logs; nothing of TFF but that its worker listens
-on the port that `worker_launcher` gives it.
+This module deals with processes and logs. All it knows of TFF is that its
+worker listens on the port that `worker_launcher` passes to it.
 """
 
 import atexit
@@ -82,8 +82,8 @@ class PrivateSocket:
   def path_in_worker(self, descriptor: int) -> str:
     """Lets the worker open a file of this process.
 
-    In a user namespace of its own it may not look into this process's `/proc`.
-    The file stays open as long as the worker runs.
+    In its own user namespace it may not look into this process's `/proc`. The
+    file stays open as long as the worker runs.
 
     Args:
       descriptor: Of the file.
@@ -226,8 +226,8 @@ class WorkerProcess:
       binary: Path of an executable which takes `--port=<number>`.
       flags: Its other command line arguments.
       startup_timeout_s: Seconds until it has to listen.
-      contained: Whether it gets a network of its own, so that this process
-        alone can reach it; else it listens on all interfaces of this host.
+      contained: Whether it gets its own network namespace, so that only this
+        process can reach it; else it listens on all interfaces of this host.
 
     Raises:
       WorkerError: It ended or did not listen in time, this is not Linux, or it

@@ -1,11 +1,10 @@
-"""A round on TFF's worker that costs next to nothing beside the arithmetic.
+"""Rounds on TFF's worker with little overhead: clients in blocks.
 
-TFF's worker calls a graph several times for every client, and sends each of
-them its own arguments. Here one call does the work of a whole block of clients:
-a loop over them, several at a time, in which each one's result is computed and
-then accumulated, in their order. The graphs of the loop are those that TFF's
-MapReduce compiler has made of the process, unchanged; so are the sums, to the
-bit, if all clients are in one block.
+TFF's worker calls a graph several times for every client, with arguments for
+each. Here one call does the work of a whole block of clients: a loop over the
+clients, several at a time, computes each result and accumulates the results in
+order. The graphs in the loop are those of TFF's MapReduce compiler, unchanged.
+If all clients are in one block, the sums are the same to the bit.
 
 Time of a round of the paper's MLP at K = 10 on two cores when this was chosen,
 relative to the compiled runtime's then, the rounds of all interleaved: data as

@@ -1,8 +1,8 @@
 """Clients' examples in files that TFF's worker reads by itself.
 
-Data that are an argument of a TFF computation cross gRPC in every round: 19 MB
-for ten clients of MNIST. Files are written once; the worker maps them into its
-memory and copies a client's rows out of the page cache.
+Data that are passed to a TFF computation cross gRPC in every round: 19 MB for
+ten clients of MNIST. The files are written once; the worker maps them into its
+memory and copies a client's rows from the page cache.
 
 Security: the files have no name. They are of mode 0600, in the folder for
 temporary files (`TMPDIR`, by default /tmp), and are opened through

@@ -12,16 +12,16 @@ part. Shares and the order of the sums depend on the number of workers alone,
 not on which of them are alive or fast: with noise that is a function of its
 key, a computation has the same result on every attempt.
 
-A worker is lost when it breaks a connection off, or gives a call no answer
-within `timeout_s`: dead, cut off and hung look alike from here. Its share, and
-no more, goes to another worker, with the same noise keys: it is the same
-release, computed again, and not another one. The worker is used again once it
-answers. TFF by itself would wait for ever.
+A worker is lost when it closes a connection or does not answer a call within
+`timeout_s`; dead, disconnected and hung workers cannot be distinguished. Only
+its share goes to another worker, with the same noise keys: this computes the
+same release again, not another one. The worker is used again once it answers.
+TFF itself would wait forever.
 
-Where the workers draw the key (`central` without a seed), an attempt that was
-lost had noise of its own; but nothing of it was released.
+If the workers draw the key (`central` without a seed), a lost attempt had
+different noise, but nothing of it was released.
 
-docs/DISTRIBUTED.md says how to start workers, and how to protect them.
+docs/DISTRIBUTED.md explains how to start workers, and how to protect them.
 """
 
 import collections
@@ -252,11 +252,12 @@ class RemoteContext(tff.framework.SyncContext):
 def tls_credentials(
   folder: str | os.PathLike[str],
 ) -> grpc.ChannelCredentials:
-  """A trainer's, for workers behind `deploy/tls/haproxy.cfg`.
+  """A trainer's credentials, for workers behind `deploy/tls/haproxy.cfg`.
 
   Args:
-    folder: Of `ca.crt`, who signs the workers' certificates, and `tls.crt` and
-      `tls.key`, the trainer's own: `deploy/tls/certificates.sh` makes it.
+    folder: The folder with `ca.crt`, the authority of the workers'
+      certificates, and `tls.crt` and `tls.key`, the trainer's own. It is
+      created by `deploy/tls/certificates.sh`.
 
   Raises:
     UsageError: If a file cannot be read.
@@ -282,23 +283,24 @@ def remote_runtime(
   startup_timeout_s: float = 30.0,
   max_message_megabytes: int = _worker_client.MAX_MESSAGE_MEGABYTES,
 ) -> contextlib.AbstractContextManager[RemoteContext]:
-  """Runs TFF computations of this thread on workers that run elsewhere.
+  """Runs TFF computations of this thread on remote workers.
 
-  Enter and leave the block in one thread. Client data have to be arguments:
-  files of this host (`client_blocks.read_in_worker`) are not there.
+  Enter and leave the block in the same thread. Client data must be arguments:
+  workers cannot read files of this host (`client_blocks.read_in_worker`).
 
   Args:
-    targets: Address of each worker, as gRPC has it: 'host:port',
-      'unix:/path'. They share the clients of a computation evenly.
-    credentials: For TLS, such as `tls_credentials`.
-    insecure: To do without TLS. Whoever can listen on the way sees the client
-      data and the models, and can change them.
-    timeout_s: How long one call of a worker may take: longer than the worker
-      needs for its share of the clients. It bounds how long a loss goes
-      unnoticed, and how long the last one's return is waited for.
-    startup_timeout_s: How long the workers are waited for at the entry.
-    max_message_megabytes: Longest argument, computation or result, in 10^6
-      bytes, from 1 to 2000; the workers have a limit of their own.
+    targets: gRPC addresses of the workers: 'host:port', 'unix:/path'. They
+      share the clients of a computation evenly.
+    credentials: TLS credentials, such as `tls_credentials`.
+    insecure: Whether to work without TLS. Then anyone on the network path can
+      read and change the client data and the models.
+    timeout_s: The longest duration of one call; it must exceed the time that a
+      worker needs for its share of the clients. A loss is noticed after this
+      time at the latest, and if all workers are lost, this is how long to wait
+      for one to return.
+    startup_timeout_s: How long to wait for the workers at the entry.
+    max_message_megabytes: Largest argument, computation or result, in 10^6
+      bytes, from 1 to 2000; the workers have their own limit.
 
   Returns:
     A context manager whose target is the context that its block has installed.
@@ -306,8 +308,8 @@ def remote_runtime(
   Raises:
     ValueError: An argument is out of range, or not exactly one of `credentials`
       and `insecure` is given.
-    WorkerError: (At the entry) none of the workers is there. (In the block)
-      none is left, or each of them has failed twice with the same work.
+    WorkerError: (At the entry) no worker answers. (In the block) no worker is
+      left, or each of them has failed twice with the same work.
   """
   if isinstance(targets, str) or not targets:
     raise ValueError(f'targets must be a list of addresses, got {targets!r}')

@@ -1,10 +1,10 @@
-"""Starts TFF's worker in a network of its own, behind a unix socket.
+"""Starts TFF's worker in its own network namespace, behind a unix socket.
 
 TFF's worker listens on all network interfaces, without TLS, and executes any
-graph that it is sent, as the user who started it. In a network namespace of its
-own there is no interface but a loopback of its own: nobody reaches the worker
-but through the relay, which passes connections on from a unix socket, for which
-the rights of files hold; and the worker reaches nobody.
+graph that it receives, as the user who started it. Its own network namespace
+has only a loopback interface. The worker can be reached only through a relay,
+which forwards connections from a unix socket with file permissions, and the
+worker cannot reach any host.
 
 This file is a program that needs nothing but Python. `local_runtime` runs it,
 and so does a host of `remote_runtime` (docs/DISTRIBUTED.md):

@@ -5,21 +5,21 @@ with local_runtime():
   state = process.initialize()
 ```
 
-Against the context that TFF installs by default: no worker survives, however
-the parent ends; a worker that dies raises `WorkerError` where TFF would try
-again for ever; it starts in a tenth of a second, not one or two; and leaving
-the block gives every thread and file descriptor back.
+Differences from the context that TFF installs by default: no worker survives
+its parent, however the parent ends; if a worker dies, `WorkerError` is raised,
+where TFF would retry forever; it starts in a tenth of a second instead of one
+or two; and leaving the block releases every thread and file descriptor.
 
-Importing this module replaces TFF's default context by one that refuses to
-run: the first computation outside of a runtime would start a worker that
+Importing this module replaces TFF's default context by one that refuses to run.
+Otherwise the first computation outside of a runtime would start a worker that
 nothing ends. See `drop_stock_default_context`.
 
 Security: TFF's worker listens on all network interfaces, without TLS or
 authentication, and executes any TensorFlow graph, which may read and write
 files: whoever reaches the port acts as the user who started it. So the worker
-gets a network of its own (`worker_launcher`), which only this process can
-reach. Where the system does not permit that, as in most containers, nothing is
-started; `contained=False` starts it all the same, on an open port.
+runs in its own network namespace (`worker_launcher`), which only this process
+can reach. Where the system does not permit that, as in most containers, no
+worker is started; `contained=False` starts it anyway, on an open port.
 
 `program_context` is for TFF's federated programs:
 
@@ -84,9 +84,9 @@ def drop_stock_default_context() -> None:
 class LocalContext(tff.framework.SyncContext):
   """Runs TFF computations on a worker process; made by `local_runtime`.
 
-  Contexts belong to threads. Another thread uses this one after
-  `with tff.framework.get_context_stack().install(context):`; calls of several
-  threads are correct, and take turns.
+  Contexts belong to threads. To use this one in another thread, install it
+  there with `with tff.framework.get_context_stack().install(context):`. Calls
+  of several threads are correct and run one after the other.
   """
 
   def __init__(
@@ -207,31 +207,31 @@ def local_runtime(
 ) -> contextlib.AbstractContextManager[LocalContext]:
   """Runs TFF computations of this thread on a worker process of this host.
 
-  The worker inherits the environment (`TF_CPP_MIN_LOG_LEVEL`, for one) and has
-  neither CUDA nor XLA. Enter and leave the block in one thread.
+  The worker inherits the environment (such as `TF_CPP_MIN_LOG_LEVEL`) and has
+  neither CUDA nor XLA. Enter and leave the block in the same thread.
 
   Args:
     max_concurrent_computation_calls: How many clients the worker computes at
-      the same time, against running out of memory; `None` for no limit.
-    startup_timeout_s: Seconds within which the worker has to listen.
-    max_message_megabytes: Longest argument, computation or result, in 10^6
+      the same time, to limit memory; `None` for no limit.
+    startup_timeout_s: Seconds within which the worker must listen.
+    max_message_megabytes: Largest argument, computation or result, in 10^6
       bytes, from 1 to 2000.
     worker_binary: Path of another build of TFF's worker; `None` for the one in
       the `tensorflow_federated` package.
-    contained: Whether the worker has a network of its own. If not, it listens
-      on all interfaces, and whoever reaches this host acts as this user: see
-      the module's note on security.
+    contained: Whether the worker runs in its own network namespace. If not, it
+      listens on all interfaces, and whoever reaches this host acts as this
+      user: see the module's note on security.
 
   Returns:
-    A context manager. Its block starts the worker and has the installed
-    `LocalContext` as its target; the end of the block ends the worker.
+    A context manager that starts the worker and ends it. Its target is the
+    installed `LocalContext`.
 
   Raises:
     ValueError: An argument is out of range.
     WorkerError: (At the entry) the worker did not start, cannot be contained,
       or this is not Linux.
       (In the block) the worker died: computations raise within seconds of its
-      death, and it is not restarted, so leave the block and enter another.
+      death. It is not restarted: leave the block and enter another.
   """
   calls = -1  # The worker's word for no limit.
   if max_concurrent_computation_calls is not None:
@@ -285,11 +285,11 @@ def program_context(
   """Runs the federated programs of this thread on a runtime.
 
   Args:
-    context: The target of `local_runtime` or `simulation.compiled_runtime`.
+    context: The target of `local_runtime` or `compiled_runtime`.
 
   Yields:
-    The context that is installed, in which computations return references to
-    values that are yet to come. They run one after the other.
+    The installed context. Its computations return references to future values
+    and run one after the other.
   """
   # A thread of its own: an evaluation in the background takes its turn.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
