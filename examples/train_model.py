@@ -26,6 +26,8 @@ process = tff.learning.algorithms.build_unweighted_fed_avg(
   metrics_aggregator=tvdp_tf.withheld_metrics,
 )
 compose = tff.simulation.compose_dataset_computation_with_learning_process
+# A new folder: to go on after a kill may release a round twice, which only a
+# tvdp_tf.Budget counts.
 folder = tempfile.mkdtemp()
 program = tff.learning.programs.train_model(
   train_process=compose(emnist.dataset_computation, process),

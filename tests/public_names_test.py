@@ -70,7 +70,7 @@ class PublicNamesTest(parameterized.TestCase):
   @parameterized.parameters(
     ('fit', 'tensorflow', 'requirements.lock'),
     ('local_noise', 'tensorflow_federated', 'requirements.lock'),
-    ('plan', 'tqdm', r"pip install 'tvdp_tf\[plan\]'"),
+    ('plan', 'tqdm', r"pip install '.\[plan\]' in its sources"),
   )
   def test_what_is_missing_is_named_in_one_line(self, name, module, cure):
     code = f'sys.modules[{module!r}] = None; import tvdp_tf; tvdp_tf.{name}'

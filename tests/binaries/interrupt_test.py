@@ -38,6 +38,41 @@ def _ignore_sigint():
   signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+class AgainTest(absltest.TestCase):
+  def test_seconds_later_it_ends_what_does_not_end(self):
+    script = (
+      'import time\n'
+      'from tvdp_tf.cli import program\n'
+      'program._PATIENCE_S = 1.0\n'
+      'def main():\n'
+      '  print("runs", flush=True)\n'
+      '  while True:\n'
+      '    try:\n'
+      '      time.sleep(60)\n'
+      '    except KeyboardInterrupt:\n'
+      '      print("waits", flush=True)\n'
+      'program.run(main)\n'
+    )
+    process = subprocess.Popen(
+      [sys.executable, '-c', script],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    self.addCleanup(process.kill)
+    assert process.stdout is not None
+    self.assertEqual(process.stdout.readline(), 'runs\n')
+    for _ in range(2):  # Some send it twice.
+      time.sleep(0.2)
+      process.terminate()
+      self.assertEqual(process.stdout.readline(), 'waits\n')
+    time.sleep(1.3)
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    self.assertEqual(process.returncode, 1)
+    self.assertEqual(errors, '-c: error: interrupted\n')
+
+
 class TrainingTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('ctrl_c', [signal.SIGINT], None),

@@ -296,7 +296,7 @@ class BoundedTest(parameterized.TestCase):
     self.assertEqual(output.measurements['inner']['used_clients'], 50)
 
   def test_refuses_clips(self):
-    for clip in (0.0, -1.0, np.nan):
+    for clip in (0.0, -1.0, np.nan, 1e-165):  # Its square is 0.
       with self.assertRaisesRegex(ValueError, 'l2_norm_clip must be'):
         federated.TimeVaryingGaussianFactory(SCHEDULE, l2_norm_clip=clip)
     with self.assertRaisesRegex(TypeError, 'inner must be'):

@@ -20,6 +20,10 @@ _TYPE = tff.to_type(
   )
 )
 _WEIGHT = tff.to_type(np.float32)
+# How many uploads there are.
+_SUM_OF_ONES = (
+  r'(\w+)=federated_value_at_clients\(1\.0\),\w+=federated_sum\(\1\)'
+)
 _resources = contextlib.ExitStack()
 
 
@@ -87,7 +91,8 @@ class FactoryTest(parameterized.TestCase):
     # All that leaves a client, but for its public weight.
     text = process.next.to_building_block().compact_representation()
     self.assertIn('federated_secure_modular_sum', text)
-    self.assertEqual(text.count('federated_sum('), 1)
+    self.assertEqual(text.count('federated_sum('), 2)
+    self.assertRegex(text, _SUM_OF_ONES)
     for other in ('federated_collect', 'federated_aggregate', 'federated_mean'):
       self.assertNotIn(other, text)
 
@@ -96,11 +101,27 @@ class FactoryTest(parameterized.TestCase):
     process = factory(divisor=2.0).create(_TYPE, _WEIGHT)
     text = process.next.to_building_block().compact_representation()
     self.assertIn('federated_secure_modular_sum', text)
+    self.assertEqual(text.count('federated_sum('), 1)
+    self.assertRegex(text, _SUM_OF_ONES)
     for other in (
-      *('federated_sum(', 'federated_collect', 'federated_aggregate'),
+      *('federated_collect', 'federated_aggregate'),
       'federated_mean',
     ):
       self.assertNotIn(other, text)
+
+  @parameterized.parameters((1, 0.75), (2, 1.5 / math.sqrt(2)), (4, 1.5))
+  def test_the_noise_on_record_is_that_of_the_shares(self, uploads, expected):
+    process = secure_sums.simulated(factory(divisor=1.0).create(_TYPE, _WEIGHT))
+    output = process.next(
+      process.initialize(),
+      [keyed(np.zeros(_SIZE + 1), k) for k in range(uploads)],
+      [1.0] * uploads,
+    )
+    found = output.measurements['noise_multiplier']
+    self.assertAlmostEqual(found, expected)
+    # Chi-square, of noise over the sensitivity; false alarm 1e-9.
+    squares = np.sum((flat(output.result) / (0.5 * found)) ** 2)
+    self.assertBetween(squares, *stats.chi2.interval(1 - 1e-9, _SIZE + 1))
 
   def test_variance_is_that_of_all_shares(self):
     """Chi-square; false alarm 1e-9."""

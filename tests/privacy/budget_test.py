@@ -1,4 +1,7 @@
+import contextlib
 import os
+import threading
+from concurrent import futures
 from typing import Any
 from unittest import mock
 
@@ -25,6 +28,35 @@ class BudgetTest(parameterized.TestCase):
       **changes,
     }
     return budget_lib.Budget(self.path, **arguments)
+
+  def test_two_threads_spend_what_one_can(self):
+    """Between the check of one and its line on the disk comes the other."""
+    multiplier = privacy.gaussian_noise_multiplier(1.0, 1e-5)
+    budget = self.budget(epsilon=1.0)
+    refuse = ledger._ledger_state.LedgerState.refuse_overspending
+    both = threading.Barrier(2)
+
+    def slowly(*args):
+      refuse(*args)
+      with contextlib.suppress(threading.BrokenBarrierError):
+        both.wait(timeout=0.5)
+
+    def spend(round_number):
+      try:
+        budget.spend(round_number, [1], multiplier)
+      except ledger.BudgetExceededError:
+        return False
+      return True
+
+    with (
+      mock.patch.object(
+        ledger._ledger_state.LedgerState, 'refuse_overspending', slowly
+      ),
+      futures.ThreadPoolExecutor(2) as pool,
+    ):
+      self.assertCountEqual(pool.map(spend, (1, 2)), [True, False])
+    self.assertLessEqual(budget.delivered_epsilon, 1.0)
+    budget.close()
 
   def test_until_it_is_spent(self):
     lines: list[str] = []

@@ -3,11 +3,13 @@ import decimal
 import itertools
 import json
 import math
+import re
 from typing import Any
 
 import hypothesis
 from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
+from scipy import stats
 
 from tvdp_tf import privacy
 from tvdp_tf.privacy import statement
@@ -297,6 +299,34 @@ class WorthTest(parameterized.TestCase):
       self.assertAlmostEqual(statement.guess_probability(epsilon, delta), right)
     self.assertEqual(statement.guess_probability(math.inf, 0.5), 1)
     self.assertEqual(statement.guess_probability(0.0, 0.0), 0.5)
+
+  @parameterized.parameters('add-or-remove-one', 'zero-out')
+  def test_whether_one_was_there(self, adjacency):
+    """Two that are exchanged are told apart more often: two steps apart."""
+    epsilon, delta = 0.1, 0.01
+    z = privacy.gaussian_noise_multiplier(epsilon, delta)
+    # One moves the sum by a clip one way, the other the other way.
+    exchanged = stats.norm.cdf(1 / z)
+    words, _ = statement.worth(epsilon, delta, 'user', 50)
+    self.assertIn('which of two users was there is right at most 53 %', words)
+    self.assertGreater(exchanged, 0.54)
+    words, _ = statement.worth(epsilon, delta, 'user', 50, adjacency)
+    self.assertIn('whether one user was there is right at most 53 %', words)
+    large, _ = statement.worth(11.0, 1e-6, 'user', 50, adjacency)
+    self.assertIn('whether one user was there may be right up to', large)
+    rule = privacy.update_rule(1.0, adjacency)
+    said = statement.PrivacyStatement(
+      **{**GOOD, 'unit': 'user', 'adjacency': adjacency, 'sensitivity': rule}
+    )
+    self.assertIn('whether one user was there', said.worth)
+    self.assertIn('whether one user was there', said.describe())
+
+  @parameterized.parameters(10.5, 11.0, 12.3, 40.0)
+  def test_percentages_are_rounded_up(self, epsilon):
+    words, _ = statement.worth(epsilon, 1e-5, 'user')
+    (percent,) = map(float, re.findall(r'up to (\S+) %', words))
+    right = 100 * statement.guess_probability(epsilon, 1e-5)
+    self.assertBetween(percent, right, min(100, right + 2e-4))
 
   def test_it_is_called_out_if_it_is_little(self):
     good = state(units=1000)

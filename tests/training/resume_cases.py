@@ -213,4 +213,5 @@ class FolderTestCase(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.folder.chmod(0o700)  # As that of a shared ledger of secret draws.
     self.run_dir = self.folder / 'run'

@@ -101,6 +101,17 @@ class OneBudgetTest(SharedTestCase):
       )
     )
 
+  def test_times_of_secret_draws_are_kept(self):
+    self.folder.chmod(0o755)
+    changes = {'mechanism': 'central', 'participation': 'poisson'}
+    with self.assertRaisesRegex(
+      errors.UsageError, '^ledger must be in a folder .* in one of mode 755$'
+    ):
+      self.train('a', total=5.0, **changes)
+    self.assertFalse((self.folder / 'a').exists())
+    self.folder.chmod(0o700)
+    self.assertTrue(self.train('a', total=5.0, **changes).statement.holds)
+
   def test_full_ledger_is_refused_before_anything(self):
     self.train('a')
     before = self.path.read_bytes()

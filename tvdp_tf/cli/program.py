@@ -22,6 +22,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -51,14 +52,17 @@ def _exit(code: int, message: str) -> NoReturn:
   sys.exit(code)
 
 
-# SIGTERMs so far.
-_terminations: list[int] = []
+# When SIGTERM came.
+_terminated_at: list[float] = []
+# If it comes again as much later, the program ends at once. Some send it twice.
+_PATIENCE_S = 3.0
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
   """Has SIGTERM do what Ctrl-C does, to which asyncio listens, too."""
-  _terminations.append(signal_number)
-  if len(_terminations) > 1:  # The first waits for what is being computed.
+  _terminated_at.append(time.monotonic())
+  # The first waits for what is being computed.
+  if _terminated_at[-1] - _terminated_at[0] > _PATIENCE_S:
     _quit(signal_number, frame)
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # In the background.
     raise KeyboardInterrupt
@@ -74,7 +78,7 @@ def _again(unraisable: Any) -> None:
   if not isinstance(unraisable.exc_value, KeyboardInterrupt):
     sys.__unraisablehook__(unraisable)
     return
-  _terminations.clear()
+  _terminated_at.clear()
   timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
   timer.daemon = True
   timer.start()

@@ -86,7 +86,12 @@ class _Settings:
         f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'
       )
     if l2_norm_clip is not None:
-      l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
+      l2_norm_clip = _validate.positive('l2_norm_clip', l2_norm_clip)
+      if l2_norm_clip < sensitivity.LEAST_CLIP:  # Squares of less may be 0.
+        raise ValueError(
+          f'l2_norm_clip must be at least {sensitivity.LEAST_CLIP:g}, got'
+          f' {l2_norm_clip!r}'
+        )
     self.schedule = schedule
     self.inner = inner
     self.distribution = _validate.one_of(

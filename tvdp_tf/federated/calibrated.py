@@ -38,7 +38,9 @@ def local_noise(
   `tff.learning.algorithms.build_unweighted_fed_avg`. It protects a user
   (replace-one) from everyone, including the server, for up to `rounds` rounds;
   the user may take part in all of them. Nothing is assumed about who takes part
-  in which round. Further rounds are an error.
+  in which round. Further rounds are an error. The state counts the rounds, so a
+  program that continues from an older state releases rounds that are not
+  counted: use a `Budget` there (docs/DROP_IN.md, "A state that is used twice").
 
   Args:
     epsilon: The target, > 0.

@@ -34,7 +34,6 @@ import json
 import os
 import random
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -291,7 +290,6 @@ class ChainedFile:
     self._descriptor = descriptor
     self._shared = shared
     self._locked = not shared
-    self._by_one_thread = threading.RLock()
     self._hash = chain.last_hash
     self._count = len(chain.payloads)
     self._size = chain.size
@@ -423,23 +421,22 @@ class ChainedFile:
         continuation of what was there, or the file cannot be read: this object
         is unusable then; or if somebody keeps the file locked.
     """
-    with self._by_one_thread:
-      if self._locked:
-        yield []
-        return
-      self._check_usable()
-      _lock_in_turn(self._path, self._descriptor)
-      self._locked = True
-      try:
-        # Until all is read: an interrupt below leaves it unusable.
-        self._usable = False
-        payloads = self._read_on()
-        self._usable = True
-        yield payloads
-      finally:
-        self._locked = False
-        if self._descriptor >= 0:
-          _unlock(self._descriptor)
+    if self._locked:
+      yield []
+      return
+    self._check_usable()
+    _lock_in_turn(self._path, self._descriptor)
+    self._locked = True
+    try:
+      # Until all is read: an interrupt below leaves it unusable.
+      self._usable = False
+      payloads = self._read_on()
+      self._usable = True
+      yield payloads
+    finally:
+      self._locked = False
+      if self._descriptor >= 0:
+        _unlock(self._descriptor)
 
   def _read_on(self) -> list[dict[str, Any]]:
     """Verifies and takes in what others have appended; mends what they left."""

@@ -40,6 +40,7 @@ import contextlib
 import fractions
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -176,7 +177,7 @@ class PrivacyLedger:
   """A ledger that is being written; made by `create` or `open`.
 
   The file is locked until `close`, or the end of a `with` block; a shared
-  ledger is locked only while it writes. Not thread-safe.
+  ledger is locked only while it writes. Threads record one after the other.
   """
 
   def __init__(
@@ -189,6 +190,7 @@ class PrivacyLedger:
     self._state = state
     self._run = run
     self._depth = 0
+    self._of_one_thread = threading.RLock()
 
   @classmethod
   def create(
@@ -346,24 +348,25 @@ class PrivacyLedger:
       LedgerError: If another process keeps the ledger locked, or if what others
         have written is damaged; in the latter case the ledger is closed.
     """
-    if self._depth:
-      yield
-      return
-    with self._file.locked() as payloads:
-      try:
-        for payload in payloads:
-          self._state.take(payload)
-      except BaseException as error:
-        # The file and the state may differ: only the file counts.
-        self.close()
-        if isinstance(error, ValueError | LedgerError):
-          raise LedgerError(f'{self._file.path}: {error}') from None
-        raise
-      self._depth += 1
-      try:
+    with self._of_one_thread:
+      if self._depth:
         yield
-      finally:
-        self._depth -= 1
+        return
+      with self._file.locked() as payloads:
+        try:
+          for payload in payloads:
+            self._state.take(payload)
+        except BaseException as error:
+          # The file and the state may differ: only the file counts.
+          self.close()
+          if isinstance(error, ValueError | LedgerError):
+            raise LedgerError(f'{self._file.path}: {error}') from None
+          raise
+        self._depth += 1
+        try:
+          yield
+        finally:
+          self._depth -= 1
 
   def _append(self, payload: dict[str, Any], apply: Callable[[], None]):
     """Writes a line, and then adds it up."""
