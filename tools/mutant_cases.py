@@ -63,6 +63,10 @@ _PLANS = (
   'tests/training/proven_epsilon_test.py',
   'tests/mechanisms/plans_test.py',
 )
+_SECRET_DRAWS = (
+  'tests/training/shared_ledger_test.py::OneBudgetTest'
+  '::test_times_of_secret_draws_are_kept'
+)
 _OTHER_FOLDER = (
   'tests/training/shared_ledger_test.py::CompanyTest'
   '::test_another_folder_is_other_data',
@@ -451,6 +455,48 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/training/run_folder.py',
     ('tests/training/changed_noise_test.py',),
     ('(path if path.is_dir() else folder).chmod(0o700)', 'pass'),
+  ),
+  (
+    'tvdp_tf/training/shared_ledger.py',
+    (_SECRET_DRAWS,),
+    ('if mode & 0o077:', 'if False:'),
+  ),
+  (
+    'tvdp_tf/federated/distributed_noise.py',
+    ('tests/federated/distributed_noise_test.py',),
+    (
+      'noise_multiplier=noise_multiplier * tf.sqrt(share)',
+      'noise_multiplier=noise_multiplier',
+    ),
+    ('noise_multiplier * tf.sqrt(share)', 'noise_multiplier * share'),
+    (
+      'tf.minimum(shares / self._honest, tf.constant(1.0, tf.float64))',
+      'shares / self._honest',
+    ),
+  ),
+  (
+    'tvdp_tf/federated/aggregator.py',
+    ('tests/federated/aggregator_test.py',),
+    ('if l2_norm_clip < sensitivity.LEAST_CLIP:', 'if False:'),
+  ),
+  (
+    'tvdp_tf/privacy/ledger.py',
+    ('tests/privacy/budget_test.py',),
+    ('with self._of_one_thread:', 'with contextlib.nullcontext():'),
+  ),
+  (
+    'tvdp_tf/privacy/statement.py',
+    ('tests/privacy/statement_test.py',),
+    (
+      'exchanged = adjacency == sensitivity_lib.REPLACE_ONE',
+      'exchanged = True',
+    ),
+    ('math.ceil(1e6 * right) / 1e4', 'math.floor(1e6 * right) / 1e4'),
+  ),
+  (
+    'tvdp_tf/output/report.py',
+    ('tests/output/report_test.py',),
+    ("if statements[0].unit == 'user':", 'if False:'),
   ),
 ]
 

@@ -200,7 +200,7 @@ class OwnFeaturesTest(absltest.TestCase):
     def fails_on_some(image):
       if image[0, 0] == 9.25:
         raise KeyError(image[0, 0])
-      return image.ravel()[: 3 if image[0, 0] == -9.25 else 64]
+      return image.ravel()[: 1 if image[0, 0] == -9.25 else 64]
 
     name = features.register(fails_on_some)
     found = features.applied(name, dataset, [range(len(dataset.train_labels))])
