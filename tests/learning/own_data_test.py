@@ -248,6 +248,12 @@ class ModelTest(parameterized.TestCase):
       '^model must take any values of the shape of its input, got ',
     ),
     (
+      'one_hot_loss',
+      lambda: _sequential(_LAYERS.Dense(3)),
+      tf.keras.losses.CategoricalCrossentropy(from_logits=True),
+      '^loss must be of class numbers, .* got CategoricalCrossentropy$',
+    ),
+    (
       'no_loss',
       lambda: _sequential(_LAYERS.Dense(3)),
       'mse',

@@ -174,6 +174,7 @@ class FitTest(FitTestCase):
     ('users', {}, r'^users must be given'),
     ('many_users', {'users': 601}, r'^users must be at most .* 600, got 601$'),
     ('setting', {'users': 3, 'split': 'iid'}, r'^split is no setting of fit$'),
+    ('rounds', {'users': 3, 'rounds': 10**9}, r'^rounds must be an integer fr'),
     ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit$'),
     ('epsilon', {'users': 3, 'epsilon': -1}, r'^epsilon must be .*, got -1$'),
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
@@ -194,6 +195,15 @@ class FitTest(FitTestCase):
     with self.assertRaisesRegex(errors.UsageError, text):
       self.fit(model(), X, Y, **arguments)
     self.assertFalse(self.folder.exists())
+
+  def test_refused_in_a_graph_or_a_strategy(self):
+    strategy = tf.distribute.OneDeviceStrategy('/cpu:0')
+    for scope, text in (
+      (tf.Graph().as_default(), '^fit must be called eagerly, got a call in a'),
+      (strategy.scope(), '^fit must be called outside of the scope of a tf.d'),
+    ):
+      with scope, self.assertRaisesRegex(errors.UsageError, text):
+        self.fit(mock.Mock(), X, Y, users=3)
 
   def test_history_is_a_frame_or_says_what_to_install(self):
     (self.folder).mkdir()

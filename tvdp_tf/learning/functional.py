@@ -34,7 +34,7 @@ def weights_replaced(
     for variable, tensor in zip(model.trainable_weights, tensors, strict=True)
   }
   replaced = []
-  for module in [model, *model.submodules]:
+  for module in [model, *keras_version.all_layers(model)]:
     # By way of `vars`: assignment to a layer's attribute would track the value.
     attributes = vars(module)
     for name, value in list(attributes.items()):

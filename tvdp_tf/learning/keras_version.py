@@ -28,6 +28,9 @@ def require_tensorflow() -> None:
 def all_layers(model: tf.keras.Model) -> Sequence[tf.keras.layers.Layer]:
   """All layers in a model, in layers and models in it, and so on."""
   if not IS_KERAS_3:
-    return model.submodules
+    try:
+      return model.submodules
+    except Exception:  # Not what caches masks, as with recurrent_dropout.
+      return list(model._flatten_layers(include_self=False))
   # `layers` has no cell of an RNN, nor what a wrapper wraps.
   return list(model._flatten_layers(include_self=False))

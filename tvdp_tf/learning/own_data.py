@@ -200,7 +200,9 @@ def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
 
 def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:
   array = _array(name, value)
-  allowed = f'{name} must hold class numbers in [0, {num_classes})'
+  allowed = (
+    f'{name} must hold class numbers in [0, {num_classes}), for models classify'
+  )
   if array.ndim == 2 and array.shape[1] == num_classes:
     ones = array == 1
     wrong = (ones.sum(axis=1) != 1) | ((array != 0) != ones).any(axis=1)

@@ -196,6 +196,11 @@ def _check_scores(model: tf.keras.Model) -> None:
 def _loss(
   loss: str | tf.keras.losses.Loss | None, outputs: int
 ) -> tf.keras.losses.Loss:
+  if isinstance(loss, tf.keras.losses.CategoricalCrossentropy):
+    raise ValueError(
+      'loss must be of class numbers, which one-hot labels are turned into, as'
+      ' SparseCategoricalCrossentropy is, got CategoricalCrossentropy'
+    )
   if isinstance(loss, tf.keras.losses.Loss):
     if loss.get_config().get('from_logits') is False:
       raise ValueError(

@@ -155,6 +155,15 @@ def fit(
     for name in settings:
       if name not in known or name in ('dataset', 'data_dir', 'model', 'split'):
         raise ValueError(f'{name} is no setting of fit')
+    if not tf.executing_eagerly():
+      raise ValueError(
+        'fit must be called eagerly, got a call in a tf.Graph, or after'
+        ' disable_v2_behavior or disable_eager_execution'
+      )
+    if tf.distribute.has_strategy():
+      raise ValueError(
+        'fit must be called outside of the scope of a tf.distribute.Strategy'
+      )
     own = _own(model, x, y, test, loss, 'features' in settings)
     run_settings = _settings(own, users, settings)
   except ValueError as error:

@@ -34,6 +34,8 @@ ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')
 NOISES = noise_distance.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
+# As many lines of a ledger and of metrics.
+_MOST_ROUNDS = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +157,7 @@ class TrainingSettings:
     _validate.positive('epsilon', self.epsilon)
     _validate.open_unit('delta', self.delta)
     _validate.positive('theta', self.theta)
-    _validate.integer('rounds', self.rounds)
+    _validate.integer('rounds', self.rounds, 1, _MOST_ROUNDS)
     self._resolve_schedule()
     _validate.integer('local_steps', self.local_steps)
     self._check_shares()
