@@ -12,7 +12,7 @@ from dp_accounting import rdp
 
 from tests.privacy import high_precision
 from tvdp_tf import privacy
-from tvdp_tf.privacy import _rdp
+from tvdp_tf.privacy import _rdp, accounting
 
 # Later releases stop their series at an upper bound for fractional orders.
 _THEIR_SERIES_STOPS = not importlib.metadata.version(
@@ -150,6 +150,28 @@ class EpsilonTest(parameterized.TestCase):
     # Orders between dp_accounting's gain up to some per mille.
     self.assertLessEqual(own, theirs * (1 + 1e-9))
     self.assertGreater(own, 0.98 * theirs)
+
+  @parameterized.parameters(
+    ([0.4], 0.5, 1e-3),  # Best at an order below 2.
+    ([0.6, 0.9], 0.1, 1e-5),
+    ([1.2, 1.3, 1.4], 0.01, 1e-6),
+    ([30.0], 0.02, 1e-8),
+    ([400.0], 0.9, 1e-9),  # The largest order.
+  )
+  def test_dp_accounting_needs_no_other_orders(self, multipliers, q, delta):
+    def epsilon(orders):
+      accountant = rdp.RdpAccountant(orders)
+      for z in multipliers:
+        accountant.compose(
+          dp_accounting.PoissonSampledDpEvent(
+            q, dp_accounting.GaussianDpEvent(z)
+          )
+        )
+      return accountant.get_epsilon(delta)
+
+    orders = accounting.renyi_orders(multipliers, delta, q)
+    self.assertLess(len(orders), 25)
+    self.assertEqual(epsilon(orders), epsilon(None))
 
   @parameterized.parameters(1e-6, 1e-8, 1e-10)
   def test_tiny_epsilons_need_larger_orders(self, delta):

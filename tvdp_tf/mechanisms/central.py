@@ -1,5 +1,6 @@
 """`--mechanism=central`: user-level DP-FedAvg with a trusted server."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms import contract, interfaces
-from tvdp_tf.privacy import ledger, noise_distance, sensitivity
+from tvdp_tf.privacy import accounting, ledger, noise_distance, sensitivity
 
 _POISSON = 'poisson'
 _EVENTS = "the query's events, by dp_accounting, a user in every round or draw"
@@ -223,13 +224,19 @@ class Central(contract.Mechanism):
     from dp_accounting import rdp  # noqa: PLC0415
 
     self._add_unobserved(len(self.history))
-    accountant = rdp.RdpAccountant()
     rate = self.settings.sampling_rate
-    for event in map(dp_accounting.GaussianDpEvent, self._events):
+    accountant = rdp.RdpAccountant(
+      accounting.renyi_orders(self._events, self.delta, rate)
+      if self._amplified and rate < 1
+      else None
+    )
+    for multiplier, count in collections.Counter(self._events).items():
+      event = dp_accounting.GaussianDpEvent(multiplier)
       accountant.compose(
         dp_accounting.PoissonSampledDpEvent(rate, event)
         if self._amplified
-        else event
+        else event,
+        count,
       )
     return float(accountant.get_epsilon(self.delta))
 

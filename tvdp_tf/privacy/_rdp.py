@@ -271,6 +271,29 @@ def order_of_least_share(
   return float(orders[np.argmin(taken)])
 
 
+def orders_near_best(
+  multipliers: np.ndarray, q: float, delta: float
+) -> list[float]:
+  """dp_accounting's orders around the best one for Poisson-sampled rounds.
+
+  They are for dp_accounting's own moments, which take as long as the module
+  docstring says: at these orders it finds the same epsilon as at all.
+  """
+  values, counts = np.unique(multipliers, return_counts=True)
+  orders = _default_orders()
+  integers = orders[orders == np.floor(orders)]
+  moments = poisson_moments(values, counts, q, integers)
+  best = np.argmin(
+    [
+      epsilon_at(integers[i : i + 1], moments[i : i + 1], delta)
+      for i in range(len(integers))
+    ]
+  )
+  low = integers[best - 1] if best > 0 else orders[0]
+  high = integers[min(best + 1, len(integers) - 1)]
+  return orders[(low <= orders) & (orders <= high)].tolist()
+
+
 def epsilon_of_moments(
   moment_at: Callable[[float], float], delta: float
 ) -> float:
