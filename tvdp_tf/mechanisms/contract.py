@@ -65,8 +65,8 @@ class Mechanism(abc.ABC):
     noise: One of `noise_distance.NOISES`.
     delta: The part of the target that is left for the accountant
       (`privacy.noise_distance`).
-    noise_distance: The distance of all drawn noise from Gaussian noise, at
-    most.
+    noise_distance: The largest distance of the drawn noise from Gaussian
+      noise.
     replans: Whether the noise of later rounds is recalibrated if an
       interruption has cost releases, so that the budget lasts for all rounds.
     renyi_order: With secret sampling, the order, fixed in advance, at which the
