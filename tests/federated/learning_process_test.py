@@ -55,7 +55,7 @@ class LearningProcessTest(parameterized.TestCase):
       for user in self.rule.cohort(round_number).tolist():
         key = noise.seeded_noise_key(seed, round_number, user)
         features, labels = self.users[user]
-        data.append(client_data.client_sequence(features, labels, key))
+        data.append(client_data.client_sequence(features, labels, key, 1.0))
       state = process.next(state, data).state
     return state.global_model_weights.trainable
 

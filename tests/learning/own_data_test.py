@@ -39,6 +39,7 @@ class DataTest(parameterized.TestCase):
     ('arrays', _X, _Y),
     ('lists', _X.tolist(), _Y.tolist()),
     ('frames', _Frame(_X), _Frame(_Y.astype(float))),
+    ('objects', _Frame(_X.astype(object)), _Frame(_Y.astype(object))),
     ('tensors', tf.constant(_X), tf.constant(_Y)),
     ('one_hot', _X, np.eye(3)[_Y]),
     ('column', _X, _Y[:, np.newaxis]),

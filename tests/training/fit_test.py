@@ -95,12 +95,12 @@ class FitTest(FitTestCase):
       by_hand.model.get_weights()[0], by_name.weights[0]
     )
 
-  @parameterized.parameters('int32', 'float32')
-  def test_text(self, dtype):
+  @parameterized.parameters(('int32', 7), ('float32', None))
+  def test_text(self, dtype, length):
     tokens = np.random.default_rng(0).integers(0, 50, [60, 7])
     text = tf.keras.Sequential(
       [
-        tf.keras.Input([7], dtype=dtype),
+        tf.keras.Input([length], dtype=dtype),
         _LAYERS.Embedding(50, 4),
         _LAYERS.GlobalAveragePooling1D(),
         _LAYERS.Dense(3),

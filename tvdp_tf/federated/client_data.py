@@ -50,7 +50,7 @@ def client_sequence(
   features: np.ndarray,
   labels: np.ndarray,
   noise_key: np.ndarray,
-  noise_scale: float = 1.0,
+  noise_scale: float,
 ) -> list[collections.OrderedDict]:
   """The sequence that a client passes to `LearningProcess.next`.
 
@@ -60,7 +60,7 @@ def client_sequence(
     noise_key: int64 array [2], never used before.
     noise_scale: Standard deviation of the client's noise over that of the
       server's schedule (`GradientMechanism.noise_scale`); the other mechanisms
-      do not use it.
+      do not use it. It has no default: too small a scale is too little noise.
 
   Returns:
     A list of one element.

@@ -5,6 +5,7 @@ classes is taken from the model.
 """
 
 import itertools
+import numbers
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,10 @@ def _array(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
   except (TypeError, ValueError):
     raise ValueError(f'{name} must be one array of numbers') from None
+  if array.dtype == object and all(
+    isinstance(one, (numbers.Real, np.bool_)) for one in array.flat
+  ):
+    array = array.astype(np.float64)  # A frame's columns of several types.
   if array.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} must hold numbers alone, got the dtype {array.dtype}'

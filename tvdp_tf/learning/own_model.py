@@ -149,13 +149,21 @@ def _with_input(
 ) -> tf.keras.Model:
   """The model, if it knows its input; else one around it that does."""
   known = getattr(model, 'inputs', None)
-  if known and (len(known) != 1 or known[0].shape[0] is None):
-    return model
-  if known:  # Of batches of one size: those that it was called with.
-    input_shape = known[0].shape[1:]
+  dtype = None
+  if known:
+    if len(known) != 1:
+      return model
+    sizes, dtype = known[0].shape, known[0].dtype
+    if sizes[0] is None and sizes[1:].is_fully_defined():
+      return model
+    # Of batches of the size that it was called with, or of examples of any
+    # length: traced for batches of any size, and examples like the data.
+    if not sizes[1:].is_compatible_with(input_shape):
+      input_shape = sizes[1:]
     if type(model) is tf.keras.Sequential:
-      return tf.keras.Sequential([tf.keras.Input(input_shape), *model.layers])
-  inputs = tf.keras.Input(tuple(input_shape))
+      inputs = tf.keras.Input(tuple(input_shape), dtype=dtype)
+      return tf.keras.Sequential([inputs, *model.layers])
+  inputs = tf.keras.Input(tuple(input_shape), dtype=dtype)
   try:
     outputs = model(inputs)
   except Exception as error:

@@ -29,6 +29,7 @@ class ProgramContextTest(absltest.TestCase):
       np.ones([4, 3], np.float32),
       np.zeros([4], np.int32),
       noise.seeded_noise_key(0, 1, 0),
+      1.0,
     )
 
     @tff.tensorflow.computation(np.str_)

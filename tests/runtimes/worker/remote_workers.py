@@ -177,6 +177,7 @@ def train(
           digits.train_features[part],
           digits.train_labels[part],
           noise.seeded_noise_key(seed, m, user),
+          1.0,
         )
         for user, part in enumerate(parts)
       ],
