@@ -104,14 +104,16 @@ CASES: list[Case] = [
     ),
     ('.upper() not in allowed', '.upper() in ()'),
     ("name.startswith('auto_mixed_precision') and value", 'False'),
+    ('if _clusters_by_xla(flags) or jit:', 'if jit:'),
+    ('if _clusters_by_xla(flags) or jit:', 'if _clusters_by_xla(flags):'),
   ),
   (
     'tvdp_tf/learning/ghost_clipping.py',
     _LIST + _CLIPPING,
     ('* (of_input + 1.0 * layer.use_bias)', '* 1.0'),
     ('* (of_input + 1.0 * layer.use_bias)', '* of_input'),
-    ('not upstream.weights and not model.is_random', 'not upstream.weights'),
-    ('not upstream.weights and not model.is_random', 'not model.is_random'),
+    ('if _is_dense(layer) and moves:', 'if not upstream.weights:'),
+    ('type(one) in _MOVING_LAYERS for', 'not one.weights for'),
     ('place: prepared[:, column]', 'place: prepared[:, 0]'),
     (
       'tf.reduce_all(tf.math.is_finite(squares))',

@@ -4,6 +4,7 @@ from unittest import mock
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
+from tvdp_tf.federated import bounded_value
 from tvdp_tf.learning import clipping
 
 
@@ -38,6 +39,32 @@ class FullPrecisionTest(parameterized.TestCase):
       tf.config.optimizer.set_experimental_options(
         {'auto_mixed_precision': False}
       )
+    clipping.require_full_precision()
+
+  @parameterized.parameters(
+    ('--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit', '--tf_xla_auto_jit=0'),
+    ('--tf_xla_auto_jit=fusible', '--tf_xla_cpu_global_jit'),
+    ('--tf_xla_min_cluster_size=4 -tf_xla_auto_jit=1', ''),
+    ('flags_of_xla.txt', '--tf_xla_min_cluster_size=4'),
+  )
+  def test_xla_must_be_asked_for(self, wrong, right):
+    with (
+      mock.patch.dict(os.environ, TF_XLA_FLAGS=wrong),
+      self.assertRaisesRegex(ValueError, f"XLA's auto.*FLAGS='{wrong}'"),
+    ):
+      clipping.require_full_precision()
+    with mock.patch.dict(os.environ, TF_XLA_FLAGS=right):
+      clipping.require_full_precision()
+
+  def test_nor_may_tensorflow_be_told_to_use_it(self):
+    tf.config.optimizer.set_jit('autoclustering')
+    try:
+      with self.assertRaisesRegex(ValueError, "XLA's auto.*'autoclustering'"):
+        clipping.require_full_precision()
+      with self.assertRaisesRegex(ValueError, "XLA's auto.*'autoclustering'"):
+        bounded_value.bounded([tf.ones([2])], 1.0)
+    finally:
+      tf.config.optimizer.set_jit(False)
     clipping.require_full_precision()
 
 

@@ -245,16 +245,51 @@ class PreparedTest(parameterized.TestCase):
       functional.FunctionalModel(model), CROSS_ENTROPY
     )
 
-  def test_what_is_drawn_anew_is_not_prepared(self):
-    features = tf.ones([4, 6])
-    fixed = self.ghost(sequential(LAYERS.Dense(3), LAYERS.Dense(2)))
-    self.assertEqual(fixed.prepare(features).shape, [4, 1])
-    drawn = self.ghost(sequential(LAYERS.Dropout(0.5), LAYERS.Dense(3)))
-    self.assertEqual(drawn.prepare(features).shape, [4, 0])
+  @parameterized.parameters(
+    ((LAYERS.Flatten(), LAYERS.Dense(3), LAYERS.Dense(2)), 1),
+    ((LAYERS.Reshape([6]), LAYERS.Dense(2)), 1),
+    ((LAYERS.Dropout(0.5), LAYERS.Dense(3)), 0),
+    ((LAYERS.ReLU(), LAYERS.Dense(3)), 0),
+  )
+  def test_only_what_is_moved_is_prepared(self, layers, prepared):
+    clipped_sum = self.ghost(sequential(*layers))
+    self.assertEqual(clipped_sum.prepare(tf.ones([4, 6])).shape, [4, prepared])
+
+  @parameterized.product(name=('a', 'zz'), size=(1e10, 1e30))
+  def test_the_norm_is_of_the_very_input_that_is_added_up(self, name, size):
+    """x + 1e-9 x - x in another order is nothing, or is 1e-9 x.
+
+    TensorFlow makes one sum of both additions, in an order of its own in each
+    graph, by the names of its ops. So whatever is computed in two graphs may be two things.
+    """
+    inputs = tf.keras.Input([4])
+    small = LAYERS.LeakyReLU(1e-9, name='b_small')(inputs)
+    minus = LAYERS.Subtract(name='a_minus')([small, inputs])
+    both = LAYERS.Add(name='c_all')([inputs, minus, small])
+    outputs = LAYERS.Dense(2, use_bias=False, kernel_initializer='zeros')(both)
+    clipped_sum = self.ghost(tf.keras.Model(inputs, outputs, name=name))
+
+    @tf.function(
+      autograph=False,
+      input_signature=[
+        [tf.TensorSpec([4, 2])],
+        tf.TensorSpec([None, 4]),
+        tf.TensorSpec([None], tf.int32),
+      ],
+    )
+    def mean(w, x, y):
+      return clipping.clipped_mean_gradient(
+        clipped_sum, w, x, y, example_l2_norm_clip=1.0
+      )
+
+    (gradient,) = mean(
+      [tf.zeros([4, 2])], tf.fill([3, 4], -size), tf.zeros([3], tf.int32)
+    )
+    self.assertLessEqual(np.linalg.norm(gradient), 1.0)
 
   def test_every_layer_has_its_own_norms(self):
     inputs = tf.keras.Input([4, 4, 1])
-    small = LAYERS.Flatten()(LAYERS.AveragePooling2D()(inputs))
+    small = LAYERS.Flatten()(LAYERS.Cropping2D(1)(inputs))
     outputs = LAYERS.Add()(
       [LAYERS.Dense(3)(LAYERS.Flatten()(inputs)), LAYERS.Dense(3)(small)]
     )

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tvdp_tf.learning import clipping
+
 # Products rounded in float32 must not carry a value past its bound. A single
 # rounding to less than float32 is more than this margin.
 _ROUNDING = 1 - 1e-6
@@ -71,7 +73,9 @@ def bounded(
 
   Raises:
     TypeError: If a tensor is of another type.
+    ValueError: As of `clipping.require_full_precision`.
   """
+  clipping.require_full_precision()
   for tensor in tensors:
     check_dtype(tensor.dtype, f'{tensor.dtype.name}{tensor.shape}')
   norm = l2_norm(tensors)

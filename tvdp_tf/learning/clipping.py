@@ -88,14 +88,27 @@ _REDUCING = {
 }
 
 
+def _clusters_by_xla(flags: str) -> bool:
+  """Whether a value of TF_XLA_FLAGS may make XLA compile what nobody named."""
+  return any(
+    not flag.startswith('-')  # A file of flags.
+    or (name.startswith('tf_xla_auto_jit') and value != '0')
+    for flag in flags.split()
+    for name, _, value in (flag.lstrip('-').partition('='),)
+  )
+
+
 def require_full_precision() -> None:
   """Sees to it that float32 is float32 in this process.
 
   TensorFloat-32, which TensorFlow uses on newer GPUs unless it is told not to,
-  has 11 bits: a clipped gradient may come out 1e-3 longer than the clip.
+  has 11 bits: a clipped gradient may come out 1e-3 longer than the clip. XLA
+  computes a value anew for each use, and not to the same bits: what is added up
+  may not be what the norm is of.
 
   Raises:
-    ValueError: If the environment or TensorFlow's options ask for less.
+    ValueError: If the environment or TensorFlow's options ask for less, or for
+      XLA wherever it is possible.
   """
   tf.config.experimental.enable_tensor_float_32_execution(False)
   for name, allowed in _REDUCING.items():
@@ -110,6 +123,13 @@ def require_full_precision() -> None:
         f"TensorFlow's option {name} must be off, for clipping is proven for "
         f'full float32, got {value!r}'
       )
+  flags, jit = os.environ.get('TF_XLA_FLAGS', ''), tf.config.optimizer.get_jit()
+  if _clusters_by_xla(flags) or jit:
+    raise ValueError(
+      "XLA's auto-clustering must be off, for under it a value may differ from "
+      f'the one that was clipped, got TF_XLA_FLAGS={flags!r} and '
+      f'tf.config.optimizer.get_jit() {jit!r}'
+    )
 
 
 # Longer tensors' squares are added in float64: the bound would be worth 1e-4.

@@ -63,6 +63,8 @@ _WEIGHTLESS_LAYERS = (
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
   *(_layers.Cropping2D, _layers.UpSampling2D),
 )
+# Whose outputs are values of their inputs, to the bit, in whatever graph.
+_MOVING_LAYERS = (*_WEIGHTLESS_LAYERS[:4], _layers.Cropping2D)
 # Others compare an output [n, k] with labels [n] by broadcasting: where n = k,
 # the labels of all examples with each.
 _LOSSES = (
@@ -399,12 +401,12 @@ class GhostClippedSum(clipping.PreparedSum):
     if all(map(_is_dense, layers)):
       # No gradients of single examples are held; there is a row for each view.
       self.microbatches = sensitivity.MOST_MICROBATCHES // self._views
-    # What makes a layer's input out of the features alone. Its norms are the
-    # same for any weights, unless something is drawn.
+    # What only moves features. What computes may give other bits in `_sum`.
     self._upstream: dict[int, tf.keras.Model] = {}
     for place, layer in enumerate(layers if self._views == 1 else []):
       upstream = tf.keras.Model(model.keras_model.inputs, layer.input)
-      if _is_dense(layer) and not upstream.weights and not model.is_random:
+      moves = all(type(one) in _MOVING_LAYERS for one in upstream.layers)
+      if _is_dense(layer) and moves:
         self._upstream[place] = upstream
     # Not part of its caller's graph: in a loop's body TensorFlow does not find
     # the pairs of ops (a pooling and its gradient) that it has fast forms of.
@@ -427,9 +429,8 @@ class GhostClippedSum(clipping.PreparedSum):
       clipping.squared_norms(upstream(features))
       for upstream in self._upstream.values()
     ]
-    if not squares:
-      return tf.zeros([tf.shape(features)[0], 0], tf.float64)
-    return tf.stack(squares, axis=1)
+    empty = tf.zeros([tf.shape(features)[0], 0], tf.float64)
+    return tf.stack(squares, axis=1) if squares else empty
 
   def _squares(
     self,
