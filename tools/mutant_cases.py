@@ -208,11 +208,12 @@ _CASES: list[mutants_of_learning.Case] = [
       'pass',
     ),
     ('if self.as_planned or not self.header.enforced:', 'if True:'),
-    ('if not self._reaches_far_enough:', 'if False:'),
-    (
-      'if self.settings.seed is not None:\n      return False, (',
-      'if False:\n      return False, (',
-    ),
+  ),
+  (
+    'tvdp_tf/mechanisms/statements.py',
+    _PLANS,
+    ('if not plan.reaches_far_enough:', 'if False:'),
+    ('if plan.settings.seed is not None:', 'if False:'),
   ),
   (
     'tvdp_tf/federated/distributed_noise.py',
@@ -318,7 +319,10 @@ _CASES: list[mutants_of_learning.Case] = [
   (
     'tvdp_tf/mechanisms/contract.py',
     _PLANS,
-    ('if not self.covers_changes:', 'if False:'),
+    (
+      'all(len(past.clients) == cohort_size for past in self.history)',
+      'True',
+    ),
     ('if self._follows_plan or self.renyi_order is not None:', 'if True:'),
     (
       'return len(taken) == 1 and len({*self.planned_multipliers}) == 1',
@@ -337,6 +341,11 @@ _CASES: list[mutants_of_learning.Case] = [
       'len(taken) == len(planned) and np.allclose(taken, planned, 1e-9, 0)',
       'np.allclose(taken[: len(planned)], planned, 1e-9, 0)',
     ),
+  ),
+  (
+    'tvdp_tf/mechanisms/statements.py',
+    _PLANS,
+    ('if not plan.covers_changes:', 'if False:'),
   ),
   (
     'tvdp_tf/privacy/ledger_audit.py',
@@ -436,8 +445,10 @@ _CASES: list[mutants_of_learning.Case] = [
   (
     'tvdp_tf/mechanisms/statements.py',
     ('tests/mechanisms/own_mechanism_test.py',),
-    ('holds, reason = plan._verdict(found.epsilon, reason)', 'pass'),
-    ('found.epsilon < _SAME * on_record', 'False'),
+    ('holds, reason = verdict(plan, found.epsilon, reason)', 'pass'),
+    ('found.epsilon < _SAME * spent', 'False'),
+    ('max(on_record, plan.spending.worst_epsilon())', 'on_record'),
+    ('if not (plan.is_sound and plan.header.enforced):', 'if False:'),
     ('[*assumptions(plan), *warnings(plan)]', '[*warnings(plan)]'),
     ('[*assumptions(plan), *warnings(plan)]', '[*assumptions(plan)]'),
   ),

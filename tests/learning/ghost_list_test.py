@@ -260,7 +260,8 @@ class PreparedTest(parameterized.TestCase):
     """x + 1e-9 x - x in another order is nothing, or is 1e-9 x.
 
     TensorFlow makes one sum of both additions, in an order of its own in each
-    graph, by the names of its ops. So whatever is computed in two graphs may be two things.
+    graph, by the names of its ops. So whatever is computed in two graphs may be
+    two things.
     """
     inputs = tf.keras.Input([4])
     small = LAYERS.LeakyReLU(1e-9, name='b_small')(inputs)

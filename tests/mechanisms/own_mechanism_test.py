@@ -4,6 +4,7 @@
 ball that the parameters are projected to, whatever the data.
 """
 
+import dataclasses
 import json
 import pathlib
 from unittest import mock
@@ -11,9 +12,10 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
+import tvdp_tf
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.training import settings as settings_lib
-from tvdp_tf.training import train
+from tvdp_tf.training import shared_ledger, train
 
 
 class Ball(mechanisms.Mechanism):
@@ -76,6 +78,19 @@ class TooLittle(Careless):
   epsilon = 0.1
 
 
+class Unsound(Careless):
+  name = 'unsound'
+  is_sound = False
+
+
+class Unenforced(Careless):
+  name = 'unenforced'
+
+  @property
+  def header(self):
+    return dataclasses.replace(super().header, enforced=False)
+
+
 class OwnMechanismTest(parameterized.TestCase):
   def test_trains_under_a_guarantee_that_holds(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
@@ -113,8 +128,10 @@ class OwnMechanismTest(parameterized.TestCase):
       TooLittle,
       None,
       False,
-      r'it states epsilon = 0\.1\d*, and its ledger has ',
+      r'it states epsilon = 0\.1\d*, and its releases have spent ',
     ),
+    (Unsound, None, False, 'mechanism unsound promises nothing'),
+    (Unenforced, None, False, 'mechanism unenforced promises nothing'),
   )
   def test_a_statement_of_ones_own_leaves_nothing_out(
     self, mechanism, seed, holds, reason
@@ -143,6 +160,26 @@ class OwnMechanismTest(parameterized.TestCase):
       'WARNING: delta = 0.3 is at least 1/n',
     ):
       self.assertEqual(words.count(text), 1, text)
+
+  @parameterized.parameters((Careless, True), (TooLittle, False))
+  def test_nor_does_it_before_a_run_or_in_a_shared_ledger(
+    self, mechanism, holds
+  ):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    settings = settings_lib.TrainingSettings(
+      mechanism=mechanism,
+      epsilon=8.0,
+      rounds=2,
+      users=4,
+      users_per_round=4,
+      local_steps=1,
+    )
+    planned = tvdp_tf.plan(settings)
+    self.assertEqual(planned.statement.holds, holds)
+    ledger = shared_ledger.SharedLedger(folder / 'ledger.jsonl', 20.0)
+    for run in ('one', 'two'):
+      result = train.train(settings, folder / run, ledger=ledger)
+      self.assertEqual(result.statement.holds, holds, run)
 
   def test_nothing_that_is_shown_tells_what_users_hold(self):
     """The noise of the mean, beside the signal, would give their weights."""

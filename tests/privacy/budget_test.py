@@ -132,6 +132,32 @@ class BudgetTest(parameterized.TestCase):
       budget.spend(1, [0], 8.0)
     self.assertFalse(ledger_audit.audit(self.path).holds)
 
+  def test_a_start_that_was_cut_short_is_gone_on_with(self):
+    with (
+      mock.patch.object(ledger.PrivacyLedger, 'join', side_effect=SystemExit),
+      self.assertRaises(SystemExit),
+    ):
+      self.budget()
+    with self.budget() as budget:
+      budget.spend(1, [0], 8.0)
+    self.assertTrue(ledger_audit.audit(self.path).holds)
+
+  def test_a_forked_child_has_to_open_it_anew(self):
+    """What it spent would be missing in its parent's numbers."""
+    with self.budget() as budget:
+      budget.spend(1, [0], 8.0)
+      size = os.path.getsize(self.path)
+      with mock.patch.object(os, 'getpid', return_value=os.getpid() + 1):
+        for use in (
+          lambda: budget.spend(2, [0], 8.0),
+          budget.metrics,
+          lambda: budget.affordable_clients([0], 8.0),
+        ):
+          with self.assertRaisesRegex(ledger.LedgerError, 'its child: open it'):
+            use()
+      self.assertEqual(os.path.getsize(self.path), size)
+      budget.spend(2, [0], 8.0)
+
   def test_on_the_disk_before_it_returns(self):
     synced: list[int] = []
     with self.budget() as budget:

@@ -73,12 +73,15 @@ class HeaderTest(ChangedNoiseTestCase):
     self.assertTrue(audit.holds, audit.reason)
     self.assertIn('at Renyi order', audit.describe())
     self.assertTrue(statement.holds, statement.reason)
-    # At the best order, to the last bit: nothing has changed the noise.
+    # At the best order: nothing has changed the noise.
     delta = spending.left_of_delta(
       audit.header.delta, audit.header.target_epsilon, audit.noise_distance
     )
     share = audit.runs[0]
-    self.assertEqual(statement.delivered['poisson']['rdp'], share.worst_epsilon)
+    # One adds up round by round, the other all at once: last bits may differ.
+    self.assertAlmostEqual(
+      statement.delivered['poisson']['rdp'], share.worst_epsilon, places=13
+    )
     self.assertAlmostEqual(
       share.worst_epsilon,
       privacy.delivered_epsilon(

@@ -2,7 +2,8 @@
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,16 +221,25 @@ class Central(contract.Mechanism):
 
   def _composed(self) -> float:
     """Epsilon of the query's own events, composed by dp_accounting."""
+    self._add_unobserved(len(self.history))
+    rate = self.settings.sampling_rate
+    if not self._amplified or rate == 1:
+      return self._composed_at(None)
+    orders = accounting.renyi_orders(self._events, self.delta, rate)
+    try:
+      return self._composed_at(orders)
+    except ValueError:
+      # Its series for an order that is no integer may not converge.
+      return self._composed_at(
+        [order for order in orders if order.is_integer()]
+      )
+
+  def _composed_at(self, orders: Sequence[float] | None) -> float:
     import dp_accounting  # noqa: PLC0415
     from dp_accounting import rdp  # noqa: PLC0415
 
-    self._add_unobserved(len(self.history))
     rate = self.settings.sampling_rate
-    accountant = rdp.RdpAccountant(
-      accounting.renyi_orders(self._events, self.delta, rate)
-      if self._amplified and rate < 1
-      else None
-    )
+    accountant = rdp.RdpAccountant(orders)
     for multiplier, count in collections.Counter(self._events).items():
       event = dp_accounting.GaussianDpEvent(multiplier)
       accountant.compose(
@@ -238,7 +248,8 @@ class Central(contract.Mechanism):
         else event,
         count,
       )
-    return float(accountant.get_epsilon(self.delta))
+    epsilon = float(accountant.get_epsilon(self.delta))
+    return math.nextafter(epsilon, math.inf)
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what the user with least left has over its rounds to come."""
@@ -274,7 +285,7 @@ class Central(contract.Mechanism):
         'user who is removed counts as an update of zero in the same cohorts'
       )
     if self.history:
-      views[_EVENTS] = {'rdp': self._composed()}
+      views[_EVENTS] = self._proven({'rdp': self._composed()})
     return self.sound_statement(
       views,
       view,

@@ -46,8 +46,9 @@ class Mechanism(abc.ABC):
     participations: The kinds of participation, the default first. Secret
       sampling amplifies only if a trusted server keeps the secret.
     noises: How its noise may be drawn; empty if there is no choice.
-    is_sound: Whether its statement may hold. If so, the distance of its noise
-      from Gaussian noise is subtracted from delta before calibration.
+    is_sound: Whether its statement may hold. If so, its ledger must enforce the
+      target, and the distance of its noise from Gaussian noise is subtracted
+      from delta before calibration.
     clips_examples: Whether it releases noisy means of clipped per-example
       gradients, one for each step.
     example_views: The `views.VIEWS` that it may average before clipping.
@@ -105,7 +106,7 @@ class Mechanism(abc.ABC):
     self.delta = settings.delta
     self.releases_per_client = self.releases_in_a_round(settings)
     # Whether the noise is Gaussian as far out as the promise needs it.
-    self._reaches_far_enough = True
+    self.reaches_far_enough = True
     if self.is_sound:
       self._choose_noise()
 
@@ -203,8 +204,8 @@ class Mechanism(abc.ABC):
     self.noise_distance = noise_distance.distance(values, self.noise)
     # No useful delta is large enough: at such an epsilon, values beyond the end
     # of the noise tell the data sets apart.
-    self._reaches_far_enough = share(self.noise) < noise_distance.LARGEST_SHARE
-    if self._reaches_far_enough:
+    self.reaches_far_enough = share(self.noise) < noise_distance.LARGEST_SHARE
+    if self.reaches_far_enough:
       self.delta = noise_distance.accounted_delta(
         settings.delta, settings.epsilon, values, self.noise
       )
@@ -477,7 +478,7 @@ class Mechanism(abc.ABC):
       rule: The sensitivity.
     """
     settings = self.settings
-    holds, reason = self._verdict(min(views[view].values()), why)
+    holds, reason = statements.verdict(self, min(views[view].values()), why)
     return privacy.PrivacyStatement(
       target_epsilon=settings.epsilon,
       delta=settings.delta,
@@ -497,33 +498,6 @@ class Mechanism(abc.ABC):
       units=self.units,
     )
 
-  def _verdict(self, delivered_epsilon: float, why: str) -> tuple[bool, str]:
-    """Whether a proven mechanism keeps its promise, and the reason.
-
-    Args:
-      delivered_epsilon: In the view that is promised, by a sound accountant.
-      why: The reason, if it does.
-    """
-    if self.settings.seed is not None:
-      return False, (
-        'the noise is reproducible from --seed: this was a simulation'
-      )
-    if not self._reaches_far_enough:
-      return False, (
-        f'{self.noise} noise ends before it could hide anything at epsilon ='
-        f' {self.settings.epsilon:g}: whoever sees a value beyond its end knows'
-        ' what is behind it'
-      )
-    if not self.covers_changes:
-      return False, (
-        'noise that differs from round to round was released otherwise than'
-        ' planned, with no Renyi order fixed for it in advance: start anew, or'
-        ' with --theta=1'
-      )
-    if delivered_epsilon > self.settings.epsilon:
-      return False, 'the releases have spent more than the target'
-    return True, why
-
   @property
   def units(self) -> int:
     """How many examples or users the run is to protect."""
@@ -535,14 +509,19 @@ class Mechanism(abc.ABC):
   def as_planned(self) -> bool:
     """Whether every round was run, once, with the noise of the first plan.
 
-    Otherwise the number of releases, or their noise, may have been chosen by
-    looking at what was released.
+    And with all of its cohort. Otherwise the number of releases, or their
+    noise, may have been chosen by looking at what was released.
     """
     numbers = [past.number for past in self.history]
+    cohort_size = self.settings.users_per_round
     return (
       self.settings.refinement == 'none'
       and numbers == list(range(1, self.settings.rounds + 1))
       and self._follows_plan
+      and (
+        self.header.sampling == 'poisson'
+        or all(len(past.clients) == cohort_size for past in self.history)
+      )
     )
 
   @functools.cached_property

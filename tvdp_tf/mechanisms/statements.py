@@ -43,7 +43,7 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   Args:
     plan: A `contract.Mechanism`.
     on_record: What the worst client has spent in it by its ledger, if there is
-      one of this run alone.
+      one.
   """
   found = plan.statement()
   if plan._is_ours():
@@ -51,13 +51,14 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   granted = [*assumptions(plan), *warnings(plan)]
   holds, reason = found.holds, found.reason
   if holds:
-    holds, reason = plan._verdict(found.epsilon, reason)
-  if holds and found.epsilon < _SAME * on_record:
+    holds, reason = verdict(plan, found.epsilon, reason)
+  spent = max(on_record, plan.spending.worst_epsilon())
+  if holds and found.epsilon < _SAME * spent:
     holds = False
     number = statement_lib.format_epsilon
     reason = (
-      f'it states epsilon = {number(found.epsilon)}, and its ledger has'
-      f' {number(on_record)} on record'
+      f'it states epsilon = {number(found.epsilon)}, and its releases have'
+      f' spent {number(spent)}'
     )
   return dataclasses.replace(
     found,
@@ -68,6 +69,37 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
       *(words for words in granted if words not in found.assumptions),
     ),
   )
+
+
+def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
+  """Whether a proven mechanism keeps its promise, and the reason.
+
+  Args:
+    plan: A `contract.Mechanism`.
+    delivered_epsilon: In the view that is promised, by a sound accountant.
+    why: The reason, if it does.
+  """
+  if not (plan.is_sound and plan.header.enforced):
+    return False, f'mechanism {plan.name} promises nothing that is enforced'
+  if plan.settings.seed is not None:
+    return False, (
+      'the noise is reproducible from --seed: this was a simulation'
+    )
+  if not plan.reaches_far_enough:
+    return False, (
+      f'{plan.noise} noise ends before it could hide anything at epsilon ='
+      f' {plan.settings.epsilon:g}: whoever sees a value beyond its end knows'
+      ' what is behind it'
+    )
+  if not plan.covers_changes:
+    return False, (
+      'noise that differs from round to round was released otherwise than'
+      ' planned, with no Renyi order fixed for it in advance: start anew, or'
+      ' with --theta=1'
+    )
+  if delivered_epsilon > plan.settings.epsilon:
+    return False, 'the releases have spent more than the target'
+  return True, why
 
 
 def assumptions(plan: Any) -> list[str]:

@@ -279,8 +279,8 @@ def _unlock(descriptor: int):
 class ChainedFile:
   """A file that this object appends to: alone until it is closed, or in turn.
 
-  Made by `create` or `open`. A child made by fork shares its lock and must not
-  use the object. Not thread-safe.
+  Made by `create` or `open`. A child made by fork shares its lock, and what it
+  wrote would be unknown here: it cannot use the object. Not thread-safe.
   """
 
   def __init__(
@@ -294,6 +294,7 @@ class ChainedFile:
     self._count = len(chain.payloads)
     self._size = chain.size
     self._usable = True
+    self._process = os.getpid()
 
   @classmethod
   def create(
@@ -505,7 +506,16 @@ class ChainedFile:
     self._size += len(line)
     self._usable = True
 
+  def check_process(self):
+    """Raises `LedgerError` in a process that another one has forked."""
+    if os.getpid() != self._process:
+      raise LedgerError(
+        f'{self._path}: was opened by process {self._process} and is used in'
+        f' {os.getpid()}, its child: open it in the process that uses it'
+      )
+
   def _check_usable(self):
+    self.check_process()
     if not self._usable:
       raise LedgerError(
         f'{self._path}: is closed, or could not be written to before: open it'

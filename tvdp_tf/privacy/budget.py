@@ -13,6 +13,7 @@ The budget is kept in a `PrivacyLedger`, which `audit_ledger` can recompute
 later. The loop itself must add the noise that the noise multiplier states.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -90,21 +91,41 @@ class Budget:
     )
     if os.path.exists(path):
       self._ledger = ledger.PrivacyLedger.open(path, header)
-      found = self._ledger.runs[0]
-      if (
-        # Older ones do not say whose claim it is.
-        found.sensitivity not in (sensitivity, run.sensitivity)
-        or found.sensitivity_proven != sensitivity_proven
-      ):
-        self.close()
-        raise ledger.LedgerError(
-          f'{os.fspath(path)}: its sensitivity is {found.sensitivity!r},'
-          f' proven: {found.sensitivity_proven}, got {run.sensitivity!r},'
-          f' proven: {run.sensitivity_proven}'
-        )
+      with contextlib.ExitStack() as unless_done:
+        unless_done.callback(self.close)
+        self._continue(run, sensitivity, os.fspath(path))
+        unless_done.pop_all()
     else:
       self._ledger = ledger.PrivacyLedger.create(path, header, run)
     self._alarmed = False
+
+  def _continue(
+    self, run: ledger.LedgerRun, sensitivity: str, path: str
+  ) -> None:
+    """Goes on with the run of an existing ledger.
+
+    Args:
+      run: What it should be.
+      sensitivity: The same as in older ledgers, which do not say whose claim it
+        is.
+      path: The ledger's.
+
+    Raises:
+      LedgerError: If it is another run.
+    """
+    if not self._ledger.runs:  # Killed before it had joined.
+      self._ledger.join(run)
+      return
+    found = self._ledger.runs[0]
+    if (
+      found.sensitivity not in (sensitivity, run.sensitivity)
+      or found.sensitivity_proven != run.sensitivity_proven
+    ):
+      raise ledger.LedgerError(
+        f'{path}: its sensitivity is {found.sensitivity!r},'
+        f' proven: {found.sensitivity_proven}, got {run.sensitivity!r},'
+        f' proven: {run.sensitivity_proven}'
+      )
 
   def __enter__(self) -> 'Budget':
     return self

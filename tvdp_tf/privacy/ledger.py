@@ -177,7 +177,8 @@ class PrivacyLedger:
   """A ledger that is being written; made by `create` or `open`.
 
   The file is locked until `close`, or the end of a `with` block; a shared
-  ledger is locked only while it writes. Threads record one after the other.
+  ledger is locked only while it writes. Threads record one after the other. A
+  forked child has to open it anew: all else raises `LedgerError` there.
   """
 
   def __init__(
@@ -187,7 +188,7 @@ class PrivacyLedger:
     run: int = 0,
   ):
     self._file = file
-    self._state = state
+    self._replayed = state
     self._run = run
     self._depth = 0
     self._of_one_thread = threading.RLock()
@@ -335,7 +336,7 @@ class PrivacyLedger:
       LedgerError: If it is damaged, or cannot be read.
     """
     payloads = self._file.reread()
-    self._state = _ledger_state.replay(self._file.path, payloads)
+    self._replayed = _ledger_state.replay(self._file.path, payloads)
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[None]:
@@ -377,6 +378,11 @@ class PrivacyLedger:
       # The file and the state may differ: only the file counts.
       self.close()
       raise
+
+  @property
+  def _state(self) -> _ledger_state.LedgerState:
+    self._file.check_process()
+    return self._replayed
 
   @property
   def header(self) -> LedgerHeader:
@@ -447,8 +453,7 @@ class PrivacyLedger:
     """Records the releases of one attempt at a round.
 
     Call it for every attempt, before anything computed with the noise leaves
-    the
-    client: releases that may have happened count as released.
+    the client: releases that may have happened count as released.
 
     Args:
       round_number: From 1. Rounds may be repeated and in any order.
@@ -559,15 +564,8 @@ class PrivacyLedger:
     sampling_rate: float | None = None,
   ) -> bool:
     """Whether `client` is one of the `affordable_clients`."""
-    return bool(
-      self.affordable_clients(
-        [client],
-        noise_multiplier,
-        releases_per_client,
-        laplace_epsilon,
-        sampling_rate,
-      )
-    )
+    amounts = (noise_multiplier, releases_per_client, laplace_epsilon)
+    return bool(self.affordable_clients([client], *amounts, sampling_rate))
 
   def _client(self, client: int) -> int:
     return _validate.integer('client', client, 0, self.header.clients - 1)
@@ -586,6 +584,10 @@ class PrivacyLedger:
     This is cheap for any number of clients if their noise is Gaussian.
     """
     return self._state.spending.worst_epsilon()
+
+  def worst_epsilon_of_run(self) -> float:
+    """The same in this run alone, once it has joined."""
+    return self._state.run_spending(self._run).worst_epsilon()
 
   def remaining(self, client: int) -> float:
     """Target minus spent epsilon, at least 0; for display.

@@ -67,9 +67,8 @@ class Results:
       # A run with a seed may have stopped before it had repeated them all.
       for past in self._recorder.charged()[len(self._plan.history) :]:
         self._plan.take(past)
-      alone = len(self._ledger.runs) == 1
       self._statement = statements.of(
-        self._plan, self._ledger.worst_epsilon() if alone else 0.0
+        self._plan, self._ledger.worst_epsilon_of_run()
       )
       if self._selection is not None:
         self._statement = self._selection.statement(
