@@ -439,6 +439,17 @@ _CASES: list[mutants_of_learning.Case] = [
   ),
   (
     'tvdp_tf/federated/nesting.py',
+    ('tests/federated/drop_in_test.py::NestingTest',),
+    ('      if _is_data(tags):\n        yield name', '      pass'),
+  ),
+  (
+    'tvdp_tf/runtimes/compiled/graph_function.py',
+    ('tests/runtimes/compiled/stock_algorithms_test.py',),
+    ("r'|Random(?!Shuffle\\w)\\w*|", "r'|Random\\w*|"),
+    ('if lasting := _lasting(definition):', 'if lasting := []:'),
+  ),
+  (
+    'tvdp_tf/federated/nesting.py',
     (f'{_NESTING}::SelectTest',),
     ('if block.uri in _ASKS:', 'if False:'),
   ),

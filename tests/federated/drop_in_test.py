@@ -49,6 +49,15 @@ def unweighted(schedule=SCHEDULE, inner=None, **kwargs):
   )
 
 
+def central_around(inner):
+  return AGGREGATORS.DifferentiallyPrivateFactory(
+    tfp.NormalizedQuery(
+      federated.GeometricGaussianSumQuery(CLIP, SCHEDULE), 2.0
+    ),
+    inner,
+  )
+
+
 def central(denominator=2.0, sums=None, schedule=SCHEDULE):
   query = federated.GeometricGaussianSumQuery(CLIP, schedule)
   return AGGREGATORS.DifferentiallyPrivateFactory(
@@ -278,6 +287,25 @@ class NestingTest(parameterized.TestCase):
       'adaptive_central',
       lambda: AGGREGATORS.zeroing_factory(adaptive_norm(), central()),
       'zeroing_norm must be a constant',
+    ),
+    (
+      'adaptive_clip_in_query',
+      lambda: central_around(
+        AGGREGATORS.clipping_factory(adaptive_norm(), AGGREGATORS.SumFactory())
+      ),
+      'must not adapt .* current_estimate',
+    ),
+    (
+      'adaptive_zero_in_query',
+      lambda: central_around(
+        AGGREGATORS.zeroing_factory(adaptive_norm(), AGGREGATORS.SumFactory())
+      ),
+      'must not adapt .* current_estimate',
+    ),
+    (
+      'adaptive_sum_in_query',
+      lambda: central_around(AGGREGATORS.SecureSumFactory(adaptive_norm())),
+      'must not adapt .* current_estimate',
     ),
     (
       'weights',

@@ -1,6 +1,7 @@
 import functools
 import pathlib
 import unittest
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -190,6 +191,23 @@ class OwnFeaturesTest(absltest.TestCase):
     np.testing.assert_array_equal(
       found.train_features, np.reshape(dataset.train_features, (-1, 64))
     )
+
+  def test_a_private_example_warns_of_nothing(self):
+    def logarithm(image):
+      return np.log(image.ravel()[:4] + 1)
+
+    for name in (features.register(logarithm), 'unit_norm', 'scattering'):
+      dataset = datasets.load('digits')
+      train = np.asarray(dataset.train_features)
+      train[5], train[6] = 3e38, -5
+      with (
+        warnings.catch_warnings(record=True) as caught,
+        np.errstate(all='warn'),
+      ):
+        warnings.simplefilter('ignore')
+        warnings.simplefilter('always', RuntimeWarning)
+        features.applied(name, dataset, [range(len(dataset.train_labels))])
+      self.assertEqual([str(one.message) for one in caught], [], name)
 
   def test_a_private_example_that_fails_is_no_error(self):
     """An error would show it: its features are not numbers, and count not."""

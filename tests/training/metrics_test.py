@@ -9,6 +9,7 @@ from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
 from tvdp_tf import mechanisms, runtimes
+from tvdp_tf.output import report
 from tvdp_tf.training import federation, rounds, run_folder
 from tvdp_tf.training import metrics as round_metrics
 
@@ -126,6 +127,25 @@ class RowTest(parameterized.TestCase):
     _, row = self.row(mechanism='none')
     self.assertNoCommonElements(row, ['signal_to_noise', 'remaining_budget'])
     self.assertEqual(row['delivered_epsilon'], math.inf)
+
+
+class RoundedTest(parameterized.TestCase):
+  @parameterized.parameters(2.0000004, 1 / 3, 61.63114630234804)
+  def test_what_is_spent_is_rounded_up(self, spent):
+    for text in (
+      round_metrics._text('delivered_epsilon', spent),
+      round_metrics._float32('delivered_epsilon', spent),
+    ):
+      self.assertBetween(float(text), spent, spent * (1 + 1e-5))
+    for text in (
+      round_metrics._text('remaining_budget', spent),
+      round_metrics._float32('remaining_budget', spent),
+    ):
+      self.assertBetween(float(text), spent * (1 - 1e-6), spent)
+    self.assertEqual(report._cell('test_loss', spent), f'{spent:.6g}')
+    self.assertGreaterEqual(
+      float(report._cell('delivered_epsilon', spent)), spent
+    )
 
 
 class RowsTest(absltest.TestCase):

@@ -115,7 +115,7 @@ def describe(result: audit.AuditResult) -> str:
     *_row('noise', _noise(result)),
     *_row('trials', _reach(result)),
     '',
-    *_row('claimed epsilon', f'{claimed} at delta = {settings.delta:g}'),
+    *_row('claimed epsilon', f'{claimed} at delta = {settings.delta!r}'),
     *_delivered(result),
     *_row(
       'empirical lower bound',
@@ -267,7 +267,7 @@ def _draw(result, curve: np.ndarray, path: pathlib.Path) -> None:
   )
   figure.suptitle(
     f'Audit of mechanism {settings.mechanism}, client {settings.client}{noise},'
-    f' delta = {settings.delta:g}\nverdict: {verdict(result)}',
+    f' delta = {settings.delta!r}\nverdict: {verdict(result)}',
     fontsize=12,
   )
   handles, labels = left.get_legend_handles_labels()

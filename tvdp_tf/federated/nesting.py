@@ -322,13 +322,26 @@ def _beside_the_update(found: _Round) -> Iterator[str]:
       yield f'{name} ({names}), which has no noise'
 
 
+def _adapting(type_spec: tff.Type, value: _Value) -> Iterator[str]:
+  """Names of what clients change inside of noisy queries.
+
+  Their records are within the clip before, and may be anything after.
+  """
+  children = list(_children(type_spec))
+  fields = dict(children)
+  if 'query_state' in fields and _has_noise(fields['query_state']):
+    inside = _part(value, 'agg_state')
+    for name, _, tags in _leaves(fields['agg_state'], inside):
+      if _is_data(tags):
+        yield name
+  for i, (_, child) in enumerate(children):
+    yield from _adapting(child, _part(value, i))
+
+
 def _unnoised(
-  process: tff.templates.IterativeProcess,
-  state_type: tff.Type,
-  public_weights: bool,
+  found: _Round, state_type: tff.Type, public_weights: bool
 ) -> Iterator[str]:
   """What leaves clients as it is, and how to keep it there."""
-  found = _Round(process)
   beside = [
     *_beside_the_update(found),
     *_in_aggregator(state_type, public_weights),
@@ -398,7 +411,8 @@ def check_nesting(
   Raises:
     ValueError: If the process has no noise of this library, or a query has it
       in a part only; if a norm that adapts to the clients' values determines,
-      outside of the noise, what is clipped or zeroed; if noisy sums are divided
+      outside of the noise or inside of a query, what is clipped or zeroed; if
+      noisy sums are divided
       by a sum of weights without noise; or if training metrics, a state of the
       client work, counts of clipped or zeroed clients, weights or other values
       leave the clients without noise. One line lists all of them.
@@ -419,7 +433,14 @@ def check_nesting(
         'weights: use tensorflow_privacy.NormalizedQuery in place of '
         'MeanFactory'
       )
-  unnoised = [*_unnoised(process, state_type, public_weights)]
+  found = _Round(process)
+  if adapting := {*_adapting(found.result_type, found.result)}:
+    raise ValueError(
+      'what a query aggregates with must not adapt to the values of the '
+      'clients, which are not hidden by the noise there, got '
+      f'{", ".join(sorted(adapting))} in its state'
+    )
+  unnoised = [*_unnoised(found, state_type, public_weights)]
   if unnoised:
     raise ValueError(
       f'clients must send nothing without noise, got {"; ".join(unnoised)}'

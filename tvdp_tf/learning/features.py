@@ -36,7 +36,8 @@ import functools
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,7 @@ def check(features: Features, examples: np.ndarray) -> None:
       )
 
 
+@np.errstate(all='ignore')
 def _of_any(
   features: Features, examples: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
@@ -382,6 +384,14 @@ def _of_any(
       if found.shape == tuple(shape):
         row[...] = found
   return rows
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+  """Where private examples are: a warning would tell of one."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    yield
 
 
 def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
@@ -457,13 +467,16 @@ def applied(
         list(pool.map(fill, parts))
       return result
 
-    return dataclasses.replace(
-      dataset,
-      train_features=compute(
+    # Filters of warnings are the process's, so this is around all threads.
+    with _without_warnings():
+      train_features = compute(
         dataset.train_features,
         clients,
         lambda examples: _of_any(features, examples, shape),
-      ),
+      )
+    return dataclasses.replace(
+      dataset,
+      train_features=train_features,
       test_features=compute(
         dataset.test_features, [range(len(dataset.test_features))]
       ),

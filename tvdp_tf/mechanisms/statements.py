@@ -169,7 +169,7 @@ def warnings(plan: Any) -> list[str]:
   unit, units = plan.header.unit, plan.units
   if plan.settings.delta >= 1 / units:
     found.append(
-      f'WARNING: delta = {plan.settings.delta:g} is at least 1/n for the '
+      f'WARNING: delta = {plan.settings.delta!r} is at least 1/n for the '
       f'{units} {unit}s in the run, so a mechanism that publishes a '
       f'random {unit} could satisfy it'
     )

@@ -198,6 +198,12 @@ def _budget(
   )
 
 
+def _cell(column: str, value: float) -> str:
+  if column == 'delivered_epsilon' and value >= 0:
+    return statement_lib.format_epsilon(value)
+  return f'{value:.6g}'
+
+
 def _curves(path: pathlib.Path) -> str:
   rows = files.read_csv(path)
   if not rows:
@@ -226,7 +232,7 @@ def _curves(path: pathlib.Path) -> str:
     columns,
     [
       [
-        html_page.link(_METRICS, f'{float(row[column]):.6g}')
+        html_page.link(_METRICS, _cell(column, float(row[column])))
         for column in columns
       ]
       for row in shown

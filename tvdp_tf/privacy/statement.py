@@ -90,7 +90,7 @@ def worth(
   """
   if units is not None and delta >= 1 / units:
     return (
-      f'little: delta = {delta:g} is at least 1/n for the {units} {unit}s, so'
+      f'little: delta = {delta!r} is at least 1/n for the {units} {unit}s, so'
       f' that a mechanism which publishes one {unit} at random would meet it'
     ), True
   right = guess_probability(epsilon, delta)

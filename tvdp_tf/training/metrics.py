@@ -43,6 +43,7 @@ from tvdp_tf import errors, mechanisms
 from tvdp_tf.federated import learning_process
 from tvdp_tf.learning import evaluation
 from tvdp_tf.output import files
+from tvdp_tf.privacy import statement
 from tvdp_tf.training import run_folder
 
 Row = collections.OrderedDict[str, Any]
@@ -117,6 +118,24 @@ def row(
   return values
 
 
+def _text(name: str, value: float) -> str:
+  """A value as it is logged; what is spent is never rounded down."""
+  if name == 'remaining_budget':
+    return repr(float(value))
+  if name == 'delivered_epsilon':
+    return statement.format_epsilon(value)
+  return f'{value:.6g}'
+
+
+def _float32(name: str, value: float) -> float:
+  """A value for TensorBoard: what is spent up, what remains down."""
+  up = {'delivered_epsilon': math.inf, 'remaining_budget': -math.inf}
+  nearest = np.float32(value)
+  if name in up and (nearest < value if up[name] > 0 else nearest > value):
+    nearest = np.nextafter(nearest, np.float32(up[name]))
+  return float(nearest)
+
+
 def whole(row: Row, loss: float, accuracy: float) -> Row:
   """A row with what the evaluation adds to it."""
   return collections.OrderedDict(row, test_loss=loss, test_accuracy=accuracy)
@@ -184,7 +203,9 @@ class Releaser:
       files.write_text(self._csv, self._text, lasting=False)
     with files.errors_in_one_line(self._tensorboard):
       self._write_events(round_number, values)
-    text = ' '.join(f'{name}={value:.6g}' for name, value in values.items())
+    text = ' '.join(
+      f'{name}={_text(name, value)}' for name, value in values.items()
+    )
     logging.info('round=%d %s', round_number, text)
 
   def _write_events(self, round_number: int, values: Row) -> None:
@@ -195,7 +216,7 @@ class Releaser:
       # As `tf.make_tensor_proto`, which takes ten times as long.
       found.tensor.dtype = tf.float32.as_datatype_enum
       found.tensor.tensor_shape.SetInParent()
-      found.tensor.float_val.append(value)
+      found.tensor.float_val.append(_float32(name, value))
       # As `tf.summary.scalar` describes it.
       found.metadata.plugin_data.plugin_name = 'scalars'
       found.metadata.data_class = _SCALARS

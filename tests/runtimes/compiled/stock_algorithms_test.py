@@ -1,5 +1,7 @@
 """TFF's own algorithms in this process: batches, variables, Keras models."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -166,6 +168,33 @@ class StockAlgorithmsTest(parameterized.TestCase):
       self.assertRaisesRegex(NotImplementedError, 'tables'),
     ):
       look_up(1)
+
+  @parameterized.parameters('FIFOQueueV2', 'Stage', 'RandomShuffleQueueV2')
+  def test_what_outlives_a_call_is_refused(self, kind):
+    """Else one client would move the numbers of those that come after it."""
+
+    @tff.tensorflow.computation(np.float32)
+    def count(value):
+      if kind == 'Stage':
+        put = tf.raw_ops.Stage(values=[value], shared_name='kept')
+        size = functools.partial(
+          tf.raw_ops.StageSize, dtypes=[tf.float32], shared_name='kept'
+        )
+      else:
+        queue = (
+          tf.queue.FIFOQueue(9, tf.float32, [[]])
+          if kind == 'FIFOQueueV2'
+          else tf.queue.RandomShuffleQueue(9, 0, tf.float32, [[]])
+        )
+        put, size = queue.enqueue(value), queue.size
+      with tf.control_dependencies([put]):
+        return size()
+
+    with (
+      runtimes.compiled_runtime('cpu'),
+      self.assertRaisesRegex(NotImplementedError, f'go from .*{kind}'),
+    ):
+      count(1.0)
 
 
 if __name__ == '__main__':

@@ -191,7 +191,7 @@ def describe(found: Report) -> str:
     '',
     *row(
       'claimed epsilon',
-      f'{epsilon(found.claimed)} at delta = {training.delta:g}',
+      f'{epsilon(found.claimed)} at delta = {training.delta!r}',
     ),
     *row(
       'delivered epsilon',

@@ -259,7 +259,7 @@ class ModelAudit:
       found.append(
         f'no noise is above {self.reach.largest:.4g} standard deviations: a '
         f'delta of {_rounded_down(self.reach.delta)} is spent beyond, not '
-        f'{training.delta:g}'
+        f'{training.delta!r}'
       )
     error = self.search.gradient_error
     if error is not None and self.search.wrong_gradient:

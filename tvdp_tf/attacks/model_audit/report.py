@@ -115,7 +115,7 @@ def write(found: audit_lib.ModelAudit, folder: pathlib.Path) -> None:
   draw(
     folder,
     f'Audit of {training.model} on {training.dataset}, mechanism '
-    f'{training.mechanism}: epsilon = {claimed} at delta = {training.delta:g}\n'
+    f'{training.mechanism}: epsilon = {claimed} at delta = {training.delta!r}\n'
     f'{verdict(found)}',
     claimed,
     found.settings.moved,
@@ -304,7 +304,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
     ),
     *row(
       'claimed epsilon',
-      f'{statement.format_epsilon(run.claimed)} at delta = {training.delta:g}',
+      f'{statement.format_epsilon(run.claimed)} at delta = {training.delta!r}',
     ),
     *row(
       'shown epsilon',

@@ -19,6 +19,7 @@ once, at compile time: 2 % of a small client's work.
 
 import collections
 import contextlib
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context  # For what has no public name.
+from tensorflow.python.framework import op_def_registry
 
 from tvdp_tf.learning import onednn, xla_functions
 from tvdp_tf.runtimes import graph_import
@@ -46,6 +48,24 @@ _ALONE = threading.Lock()
 _NO_TURN = contextlib.nullcontext()
 
 _EagerTensor = tf.__internal__.EagerTensor
+
+# The ops that TensorFlow calls stateful although nothing of them outlives a
+# call: variables, which are made anew, data sets and iterators without a name,
+# arrays; what is drawn, or calls functions; and some that only look so.
+_ENDS_WITH_THE_CALL = re.compile(
+  r'VarHandleOp|Assign(Add|Sub)?VariableOp|VarIsInitializedOp|VariableShape'
+  r'|ReadVariableOp|DisableCopyOnRead|DestroyResourceOp'
+  r'|Resource(Apply|SparseApply|Scatter|Strided|Gather|CountUpTo)\w*'
+  r'|\w*Dataset\w*|Optional\w*|TensorArray\w*'
+  r'|(?!OneShot|MultiDevice|Iterator$|IteratorV2$)\w*Iterator\w*'
+  r'|(Anonymous|Dummy|Delete)(SeedGenerator|MemoryCache|RandomSeedGenerator)'
+  r'|Random(?!Shuffle\w)\w*|Stateful\w+|Rng\w+|Multinomial'
+  r'|(Parameterized)?TruncatedNormal|NonDeterministicInts'
+  r'|\w+CandidateSampler|SampleDistortedBoundingBox\w*|CudnnRNN\w*'
+  r'|If|While|Case|For|RemoteCall|SymbolicGradient|Xla\w+'
+  r'|Assert|Print|PrintV2|CheckNumerics\w*|DeviceIndex|Timestamp|Empty'
+  r'|StatelessRandomGetAlg|IsTensorFloat32Enabled'
+)
 
 
 def _is_number(dtype: tf.DType) -> bool:
@@ -149,6 +169,21 @@ class _Graph:
           # Shared with nobody, neither with calls by other threads.
           copy.attr['shared_name'].s = context.anonymous_name().encode()
     return result
+
+
+def _lasting(definition: tf.compat.v1.GraphDef) -> list[str]:
+  """Kinds of ops whose state would go from one call to another."""
+  kinds = {node.op for node in definition.node}
+  for function in definition.library.function:
+    kinds |= {node.op for node in function.node_def}
+  ops = {kind: op_def_registry.get(kind) for kind in kinds}
+  return sorted(
+    kind
+    for kind, op in ops.items()
+    if op is not None  # Else a function.
+    and (op.is_stateful or any(arg.is_ref for arg in op.output_arg))
+    and not _ENDS_WITH_THE_CALL.fullmatch(kind)
+  )
 
 
 def _unknown(definition: tf.compat.v1.GraphDef) -> list[Any]:
@@ -308,7 +343,8 @@ class GraphFunction(TensorFunction):
       computation: Of TensorFlow, without federated types.
 
     Raises:
-      NotImplementedError: If it has tables, or returns a sequence.
+      NotImplementedError: If it has tables, queues or another state that
+        outlives a call, or returns a sequence.
     """
     proto = tff.framework.serialize_computation(computation).tensorflow
     graph_def = tf.compat.v1.GraphDef()
@@ -327,8 +363,11 @@ class GraphFunction(TensorFunction):
       feeds.extend(names)
     fetches = graph_import.tensor_names(proto.result)
     definition = graph.pruned(feeds, fetches, proto.initialize_op)
-    if any('HashTable' in node.op for node in definition.node):
-      raise NotImplementedError('a computation with tables')
+    if lasting := _lasting(definition):
+      raise NotImplementedError(
+        'a computation whose tables, queues or the like would go from client'
+        f' to client: {", ".join(lasting)}'
+      )
     self.has_xla = any(
       function.attr['_XlaMustCompile'].b
       for function in definition.library.function
