@@ -132,16 +132,18 @@ class RowTest(parameterized.TestCase):
 class RoundedTest(parameterized.TestCase):
   @parameterized.parameters(2.0000004, 1 / 3, 61.63114630234804)
   def test_what_is_spent_is_rounded_up(self, spent):
-    for text in (
-      round_metrics._text('delivered_epsilon', spent),
-      round_metrics._float32('delivered_epsilon', spent),
+    name = 'delivered_epsilon'
+    for shown in (
+      float(round_metrics._text(name, spent)),
+      round_metrics._float32(name, spent),
     ):
-      self.assertBetween(float(text), spent, spent * (1 + 1e-5))
-    for text in (
-      round_metrics._text('remaining_budget', spent),
-      round_metrics._float32('remaining_budget', spent),
+      self.assertBetween(shown, spent, spent * (1 + 1e-5))
+    name = 'remaining_budget'
+    for shown in (
+      float(round_metrics._text(name, spent)),
+      round_metrics._float32(name, spent),
     ):
-      self.assertBetween(float(text), spent * (1 - 1e-6), spent)
+      self.assertBetween(shown, spent * (1 - 1e-6), spent)
     self.assertEqual(report._cell('test_loss', spent), f'{spent:.6g}')
     self.assertGreaterEqual(
       float(report._cell('delivered_epsilon', spent)), spent
