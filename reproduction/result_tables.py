@@ -13,6 +13,7 @@ from reproduction import frontier as frontier_plots
 from reproduction import runner as reproduction
 from reproduction.catalogue import claims, frontier, tasks
 from tvdp_tf.output import layout
+from tvdp_tf.privacy import statement
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / 'results/experiments'
 
@@ -77,7 +78,9 @@ def claims_table(name: str) -> str:
 
 def _epsilon(values: Sequence[float]) -> str:
   worst = max(values)
-  return f'{worst:.3g}' if math.isfinite(worst) else 'none'
+  if not math.isfinite(worst):
+    return 'none'
+  return statement.format_epsilon(worst)
 
 
 def ends_table(name: str) -> str:

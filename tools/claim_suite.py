@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+from collections.abc import Callable
 
 from tvdp_tf import errors
 
@@ -81,10 +82,12 @@ def judge(found, confidence: float) -> list[dict]:
   return rows
 
 
-def _number(value: float | None) -> str:
+def _number(
+  value: float | None, text: Callable[[float], str] = '{:.4g}'.format
+) -> str:
   if value is None or math.isnan(value):
     return ''
-  return f'{value:.4g}'
+  return text(value)
 
 
 def write(
@@ -95,7 +98,9 @@ def write(
   folder: pathlib.Path,
 ) -> None:
   """Writes `claims.csv` and `README.md`."""
+  from tvdp_tf.attacks import audit_report  # noqa: PLC0415
   from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
+  from tvdp_tf.privacy import statement  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -116,8 +121,11 @@ def write(
       (
         *(row['tool'], row['case'], f'{row["delta"]:g}'),
         *map(_number, (row['epsilon_set'], row['epsilon_told'])),
-        *map(_number, (row['check_claim'], row['lower_bound'])),
-        _number(row['lower_bound_if_gaussian']),
+        _number(row['check_claim'], statement.format_epsilon),
+        _number(row['lower_bound'], audit_report.format_lower_bound),
+        _number(
+          row['lower_bound_if_gaussian'], audit_report.format_lower_bound
+        ),
         *(f'{row["trials"]:,}', row['verdict']),
       )
       for row in rows
