@@ -412,10 +412,10 @@ def check_nesting(
     ValueError: If the process has no noise of this library, or a query has it
       in a part only; if a norm that adapts to the clients' values determines,
       outside of the noise or inside of a query, what is clipped or zeroed; if
-      noisy sums are divided
-      by a sum of weights without noise; or if training metrics, a state of the
-      client work, counts of clipped or zeroed clients, weights or other values
-      leave the clients without noise. One line lists all of them.
+      noisy sums are divided by a sum of weights without noise; or if training
+      metrics, a state of the client work, counts of clipped or zeroed clients,
+      weights or other values leave the clients without noise. One line lists
+      all of them.
   """
   state_type = process.initialize.type_signature.result
   if not _has_noise(state_type):

@@ -37,7 +37,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -370,7 +370,6 @@ def check(features: Features, examples: np.ndarray) -> None:
       )
 
 
-@np.errstate(all='ignore')
 def _of_any(
   features: Features, examples: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
@@ -384,14 +383,6 @@ def _of_any(
       if found.shape == tuple(shape):
         row[...] = found
   return rows
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-  """Where private examples are: a warning would tell of one."""
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    yield
 
 
 def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
@@ -467,8 +458,10 @@ def applied(
         list(pool.map(fill, parts))
       return result
 
-    # Filters of warnings are the process's, so this is around all threads.
-    with _without_warnings():
+    # A warning would tell of a private example. Filters are the process's, so
+    # this is around all threads.
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
       train_features = compute(
         dataset.train_features,
         clients,

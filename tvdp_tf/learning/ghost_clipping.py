@@ -53,18 +53,20 @@ _ACTIVATIONS = (
   _activations.swish,
   _activations.tanh,
 )
-_WEIGHTLESS_LAYERS = (
+# Whose outputs are values of their inputs, to the bit, in whatever graph.
+_MOVING_LAYERS = (
   *(_layers.InputLayer, _layers.Flatten, _layers.Reshape, _layers.Permute),
+  _layers.Cropping2D,
+)
+_WEIGHTLESS_LAYERS = (
+  *(*_MOVING_LAYERS, _layers.UpSampling2D),
   *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
   *(_layers.Dropout, _layers.SpatialDropout2D, _layers.GaussianNoise),
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
-  *(_layers.Cropping2D, _layers.UpSampling2D),
 )
-# Whose outputs are values of their inputs, to the bit, in whatever graph.
-_MOVING_LAYERS = (*_WEIGHTLESS_LAYERS[:4], _layers.Cropping2D)
 # Others compare an output [n, k] with labels [n] by broadcasting: where n = k,
 # the labels of all examples with each.
 _LOSSES = (
@@ -73,7 +75,6 @@ _LOSSES = (
   models.HingeLoss,
   models.LogisticLoss,
 )
-# What the first of them computes.
 _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
 # What the graph of such a model is made of.
 _OPS = frozenset(
@@ -480,7 +481,6 @@ class GhostClippedSum(clipping.PreparedSum):
         continue
       of_delta = next(norms)
       of_input = known[place] if place in known else next(norms)
-      # Of the bias, whose gradient is delta itself.
       squares.append(of_delta * (of_input + 1.0 * layer.use_bias))
     return tf.add_n(squares)
 

@@ -378,14 +378,8 @@ class ChainedFile:
       chain = read(path)
       if chain.head_count is None:
         raise _headless(path)
-      _mend(
-        path,
-        descriptor,
-        chain.size,
-        chain.torn,
-        (len(chain.payloads), chain.last_hash),
-        chain.head_count,
-      )
+      last = (len(chain.payloads), chain.last_hash)
+      _mend(path, descriptor, chain.size, chain.torn, last, chain.head_count)
       if shared:
         _unlock(descriptor)
     except BaseException as error:

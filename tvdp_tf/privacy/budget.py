@@ -13,7 +13,6 @@ The budget is kept in a `PrivacyLedger`, which `audit_ledger` can recompute
 later. The loop itself must add the noise that the noise multiplier states.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -91,10 +90,11 @@ class Budget:
     )
     if os.path.exists(path):
       self._ledger = ledger.PrivacyLedger.open(path, header)
-      with contextlib.ExitStack() as unless_done:
-        unless_done.callback(self.close)
+      try:
         self._continue(run, sensitivity, os.fspath(path))
-        unless_done.pop_all()
+      except BaseException:
+        self.close()
+        raise
     else:
       self._ledger = ledger.PrivacyLedger.create(path, header, run)
     self._alarmed = False

@@ -586,7 +586,7 @@ class PrivacyLedger:
     return self._state.spending.worst_epsilon()
 
   def worst_epsilon_of_run(self) -> float:
-    """The same in this run alone, once it has joined."""
+    """`worst_epsilon` in this run alone, once it has joined."""
     return self._state.run_spending(self._run).worst_epsilon()
 
   def remaining(self, client: int) -> float:
