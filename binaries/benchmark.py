@@ -33,8 +33,9 @@ _WORKS = flags.DEFINE_list(
 )
 _CONTENDERS = flags.DEFINE_list(
   'contenders',
-  list(contenders.CONTENDERS),
-  f'Whom to measure; {contenders.OURS.name} takes part in any case.',
+  [name for name, one in contenders.CONTENDERS.items() if not one.on_gpu],
+  f'Whom to measure; {contenders.OURS.name} takes part in any case. Forms that '
+  'begin with gpu need a GPU, and are measured only when they are named.',
 )
 _TURNS = flags.DEFINE_integer('turns', 8, 'Turns of each program.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds in a turn.')

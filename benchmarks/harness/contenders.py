@@ -27,6 +27,7 @@ class Contender:
     kinds: Of the works that it does (`Work.kind`).
     models: Of the works that it does (`Work.model`).
     trains: Whether it has a program for a whole training.
+    on_gpu: Whether it needs a GPU; then it is measured only when named.
   """
 
   library: str
@@ -38,6 +39,7 @@ class Contender:
   kinds: tuple[str, ...] = (work_lib.PROJECTED,)
   models: tuple[str, ...] = work_lib.MODELS
   trains: bool = False
+  on_gpu: bool = False
 
   @property
   def name(self) -> str:
@@ -75,12 +77,10 @@ def _ours(
   form: str,
   description: str,
   kinds: tuple[str, ...] = _BOTH,
-  trains: bool = False,
+  **fields: bool,
 ) -> Contender:
   module = 'benchmarks.harness.ours'
-  return Contender(
-    'tvdp_tf', form, description, module, kinds=kinds, trains=trains
-  )
+  return Contender('tvdp_tf', form, description, module, kinds=kinds, **fields)
 
 
 def _peer(library: str, form: str, description: str, **fields) -> Contender:
@@ -157,6 +157,15 @@ _ALL = (
     is_quiet=False,
     trains=True,
   ),
+  _ours('gpu', 'compiled, on a GPU', on_gpu=True),
+  _ours('gpu-continuous', 'continuous, on a GPU', _PRIVATE, on_gpu=True),
+  _peer('jax', 'gpu-scan', 'scan, on a GPU', on_gpu=True),
+  _peer('jax', 'gpu-vmap', 'vmap, on a GPU', on_gpu=True),
+  _peer('jax', 'gpu-ghost', 'ghost, on a GPU', kinds=_PRIVATE, on_gpu=True),
+  _peer(
+    'jax', 'gpu-examples', 'examples, on a GPU', kinds=_PRIVATE, on_gpu=True
+  ),
+  _peer('pytorch', 'gpu', 'loop, on a GPU', on_gpu=True),
 )
 CONTENDERS = {contender.name: contender for contender in _ALL}
 

@@ -4,7 +4,8 @@ What is timed is what a run does in a round: `Rounds` on a learning process of
 `build_learning_process`, its noise fixed: with the paper's mechanism in a
 projected work, with `gradient` in a private one. Forms: `compiled`, in this
 process; `continuous`, the same with continuous noise, where the default is
-discrete; `tff`, on TFF's worker.
+discrete; `tff`, on TFF's worker; `gpu` and `gpu-continuous`, the first two on a
+GPU.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from tvdp_tf.training import federation
 from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import settings as settings_lib
 
-_FORMS = ('compiled', 'continuous', 'tff')
+_FORMS = ('compiled', 'continuous', 'tff', 'gpu', 'gpu-continuous')
 # More than anyone measures; theta = 1, so that all have the same noise.
 _ROUNDS = 10**6
 # Vanishes in float32 beside any parameter.
@@ -144,7 +145,7 @@ class Ours(program_lib.Program):
       rounds=_ROUNDS,
       local_steps=work.local_steps,
       learning_rate=work.learning_rate,
-      noise='continuous' if server.form == 'continuous' else '',
+      noise='continuous' if server.form.endswith('continuous') else '',
       runtime='tff' if server.form == 'tff' else 'compiled',
       l2_norm_clip=work.l2_norm_clip or 1.0,
       example_l2_norm_clip=_example_clip(work),
@@ -190,15 +191,18 @@ def main() -> None:
     raise ValueError(
       f'form must be one of {", ".join(_FORMS)}, got {server.form!r}'
     )
+  is_discrete = (
+    server.work.kind == work_lib.PRIVATE
+    and not server.form.endswith('continuous')
+  )
+  device = 'gpu' if server.form.startswith('gpu') else 'cpu'
   runtimes.configure(  # As train.py does.
-    'cpu',
-    server.work.users_per_round,
-    waits=server.work.kind == work_lib.PRIVATE and server.form != 'continuous',
+    device, server.work.users_per_round, waits=is_discrete
   )
   runtime = (
     runtimes.local_runtime()
     if server.form == 'tff'
-    else runtimes.compiled_runtime('cpu')
+    else runtimes.compiled_runtime(device)
   )
   with runtime, contextlib.closing(Ours(server)) as program:
     server.serve(program, tensorflow=tf.__version__, tff=tff.__version__)

@@ -1,6 +1,9 @@
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
+from tensorflow.python.framework import config as tf_config
 
 from tvdp_tf.learning import models
 
@@ -37,6 +40,13 @@ class CrossEntropyTest(absltest.TestCase):
     alone = losses_and_gradient([1], scores[:1])
     for one, other in zip(mixed, alone, strict=True):
       np.testing.assert_array_equal(one[:1], other)
+
+  def test_where_ops_have_to_be_deterministic(self):
+    with mock.patch.object(
+      tf_config, 'is_op_determinism_enabled', return_value=True
+    ):
+      self.test_of_a_softmax()
+      self.test_a_label_that_is_no_class_has_no_gradient()
 
 
 if __name__ == '__main__':

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config  # No public name.
 
 from tvdp_tf.learning import model_sizes
 
@@ -167,6 +168,7 @@ class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
 
   def __init__(self, from_logits: bool = True, **kwargs):
     super().__init__(from_logits=from_logits, **kwargs)
+    self._is_of_scores = from_logits and kwargs.get('ignore_class') is None
 
   def call(self, labels, scores):
     """The loss of each example, [n]."""
@@ -177,6 +179,10 @@ class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
     scores = tf.raw_ops.Select(
       condition=tf.equal(labels, classes), x=scores, y=tf.zeros_like(scores)
     )
+    if self._is_of_scores and tf_config.is_op_determinism_enabled():
+      # TensorFlow gathers by label then: a failing op on a GPU's way back.
+      targets = tf.one_hot(classes, scores.shape[-1], dtype=scores.dtype)
+      return tf.nn.softmax_cross_entropy_with_logits(targets, scores)
     return super().call(classes, scores)
 
 

@@ -46,6 +46,8 @@ def is_used() -> bool:
 
 def _call_options() -> bytes:
   config = tf.compat.v1.ConfigProto()
+  # Else an op that a GPU lacks, of strings for one, fails the call there.
+  config.allow_soft_placement = True
   if is_used():
     rewriting = config.graph_options.rewrite_options
     rewriting.remapping = rewriting.OFF

@@ -47,8 +47,23 @@ def _cores() -> int | None:
   return psutil.cpu_count()
 
 
+def _gpus() -> list[str]:
+  """The names of NVIDIA's GPUs, as its driver's program tells them."""
+  try:
+    done = subprocess.run(
+      ['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return []
+  return done.stdout.splitlines()
+
+
 def describe() -> dict[str, Any]:
-  """Processor, memory and system, and how busy the machine is now."""
+  """Processor, memory, system and GPUs, and how busy the machine is now."""
+  gpus = _gpus()
   return {
     'processor': _processor(),
     'cores': _cores(),
@@ -56,6 +71,7 @@ def describe() -> dict[str, Any]:
     'system': platform.platform(),
     'python': platform.python_version(),
     'load_average': psutil.getloadavg()[0],
+    **({'gpus': gpus} if gpus else {}),
   }
 
 
@@ -63,5 +79,6 @@ def in_words(host: Mapping[str, Any]) -> str:
   """What `describe` says but for the load, as part of a sentence."""
   return (
     f'{host["processor"]}, {host["cores"]} cores, {host["memory_gib"]} GiB, '
-    f'{host["system"]}, Python {host["python"]}'
+    + ''.join(f'{gpu}, ' for gpu in host.get('gpus', ()))
+    + f'{host["system"]}, Python {host["python"]}'
   )

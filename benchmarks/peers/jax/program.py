@@ -5,12 +5,19 @@ the clients dealt out to one CPU device a core, and scanned there; of private
 works `ghost` and `examples`, as in `clipping`, dealt out in the same way.
 Convolutions are written as products of patches (im2col), where XLA's own are
 many times slower on a CPU.
+
+With `gpu-` before it, a form runs on a GPU, its products in float32 as all
+others', and its convolutions XLA's own where the patches are not needed.
 """
 
 import os
+import sys
 
-# Read when JAX makes its CPU devices.
-os.environ['JAX_PLATFORMS'] = 'cpu'
+_GPU = 'gpu-'
+_ON_GPU = any(word.startswith(f'--form={_GPU}') for word in sys.argv)
+
+# Read when JAX makes its devices.
+os.environ['JAX_PLATFORMS'] = 'cuda' if _ON_GPU else 'cpu'
 os.environ['XLA_FLAGS'] = (
   f'{os.environ.get("XLA_FLAGS", "")} '
   f'--xla_force_host_platform_device_count={len(os.sched_getaffinity(0))}'
@@ -26,6 +33,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from benchmarks.harness import program as program_lib
 from benchmarks.harness import work as work_lib
 from benchmarks.peers.jax import clipping
+
+if _ON_GPU:
+  # Not in TensorFloat-32, which would be other work.
+  jax.config.update('jax_default_matmul_precision', 'highest')
+
+
+_DIMENSIONS = ('NHWC', 'HWIO', 'NHWC')
 
 
 def patches(kernel, images):
@@ -65,12 +79,18 @@ def network(weights, values, taps):
   for index in range(count):
     kernel, bias = weights[2 * index : 2 * index + 2]
     is_convolution = kernel.ndim == 4
-    if is_convolution:
-      values = patches(kernel, values)
+    if is_convolution and _ON_GPU and isinstance(taps[index], float):
+      values = jax.lax.conv_general_dilated(
+        values, kernel, (1, 1), 'VALID', dimension_numbers=_DIMENSIONS
+      )
     else:
-      values = values.reshape(len(values), -1)
-    inputs.append(values)
-    values = values @ kernel.reshape(-1, bias.size) + bias + taps[index]
+      if is_convolution:
+        values = patches(kernel, values)
+      else:
+        values = values.reshape(len(values), -1)
+      inputs.append(values)
+      values = values @ kernel.reshape(-1, bias.size)
+    values = values + bias + taps[index]
     if is_cnn and index < count - 1:
       values = jax.nn.relu(values)
     if is_convolution:
@@ -221,6 +241,7 @@ class Jax(program_lib.Program):
 
   def __init__(self, server: program_lib.Server):
     self._work = work = server.work
+    form = server.form.removeprefix(_GPU)
     auto = jax.sharding.AxisType.Auto
     # Every device takes the same number of clients.
     count = math.gcd(len(jax.devices()), work.users_per_round)
@@ -231,10 +252,10 @@ class Jax(program_lib.Program):
       devices=jax.devices()[:count],
     )
     self._where = jax.devices()[0]
-    if server.form not in ('scan', 'vmap'):
+    if form not in ('scan', 'vmap'):
       self._where = NamedSharding(mesh, PartitionSpec())
     self._data = jax.device_put((server.features, server.labels), self._where)
-    self._round = round_function(server.form, work, mesh)
+    self._round = round_function(form, work, mesh)
 
   def reset(self, noise_stddev):
     self._noise_stddev = np.float32(noise_stddev)

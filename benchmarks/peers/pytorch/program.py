@@ -2,8 +2,8 @@
 
 Forms: `loop`, the clients one after the other, each on all cores; `threads`,
 one Python thread a core, each client on one core; `compiled`, threads that run
-the local steps through torch.compile. Convolutions run in the channels-last
-layout.
+the local steps through torch.compile; `gpu`, the loop on a GPU, its products in
+float32 as all others'. Convolutions run in the channels-last layout.
 """
 
 import concurrent.futures
@@ -43,7 +43,7 @@ def to_keras(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.permute(2, 3, 1, 0)
   elif tensor.ndim == 2:
     tensor = tensor.t()
-  return np.ascontiguousarray(tensor.detach().numpy())
+  return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
 def images_last(features: np.ndarray) -> torch.Tensor:
@@ -102,10 +102,16 @@ class PyTorch(program_lib.Program):
     self._work = work = server.work
     cores = len(os.sched_getaffinity(0))
     keep_memory()
+    self._device = 'cuda' if server.form == 'gpu' else 'cpu'
+    # Not in TensorFloat-32, which would be other work.
+    torch.backends.cudnn.allow_tf32 = False
     threaded = server.form in ('threads', 'compiled')
     torch.set_num_threads(1 if threaded else cores)
     self._users = [
-      (images_last(features), torch.from_numpy(labels).long())
+      (
+        images_last(features).to(self._device),
+        torch.from_numpy(labels).long().to(self._device),
+      )
       for features, labels in zip(server.features, server.labels, strict=True)
     ]
     self._train = local_training(work)
@@ -117,7 +123,9 @@ class PyTorch(program_lib.Program):
 
   def reset(self, noise_stddev):
     self._noise_stddev = noise_stddev
-    self._weights = list(map(from_keras, self._work.initial_weights()))
+    self._weights = [
+      from_keras(w).to(self._device) for w in self._work.initial_weights()
+    ]
 
   @torch.no_grad()
   def _client(self, user):
@@ -135,6 +143,8 @@ class PyTorch(program_lib.Program):
     for weights in each(self._client, cohort):
       torch._foreach_add_(total, weights)
     self._weights = list(torch._foreach_div(total, float(len(cohort))))
+    if self._device == 'cuda':
+      torch.cuda.synchronize()
 
   def weights(self):
     return list(map(to_keras, self._weights))

@@ -133,6 +133,20 @@ class TurnTest(parameterized.TestCase):
     self.assertNotIn('_FusedConv2D', ops)
 
 
+class PlacementTest(absltest.TestCase):
+  def test_ops_that_the_device_lacks_run_elsewhere(self):
+    def checked(x):
+      tf.debugging.assert_less(x, 5.0, message='too large')  # Of strings.
+      return [2 * x]
+
+    specs = [tf.TensorSpec([])]
+    with tf.device('/device:GPU:0'):  # Whether there is one or none.
+      function = graph_function.TensorFunction(checked, specs)
+      self.assertEqual(float(function(np.float32(3))[0]), 6.0)
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'too large'):
+        function(np.float32(7))
+
+
 class MemoryTest(parameterized.TestCase):
   @parameterized.parameters(
     (np.ones([3, 4], np.float32),),  # Taken as it is,
