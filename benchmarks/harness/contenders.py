@@ -77,10 +77,18 @@ def _ours(
   form: str,
   description: str,
   kinds: tuple[str, ...] = _BOTH,
-  **fields: bool,
+  trains: bool = False,
+  on_gpu: bool = False,
 ) -> Contender:
-  module = 'benchmarks.harness.ours'
-  return Contender('tvdp_tf', form, description, module, kinds=kinds, **fields)
+  return Contender(
+    'tvdp_tf',
+    form,
+    description,
+    'benchmarks.harness.ours',
+    kinds=kinds,
+    trains=trains,
+    on_gpu=on_gpu,
+  )
 
 
 def _peer(library: str, form: str, description: str, **fields) -> Contender:

@@ -13,11 +13,10 @@ others', and its convolutions XLA's own where the patches are not needed.
 import os
 import sys
 
-_GPU = 'gpu-'
-_ON_GPU = any(word.startswith(f'--form={_GPU}') for word in sys.argv)
-
 # Read when JAX makes its devices.
-os.environ['JAX_PLATFORMS'] = 'cuda' if _ON_GPU else 'cpu'
+os.environ['JAX_PLATFORMS'] = (
+  'cuda' if any(word.startswith('--form=gpu-') for word in sys.argv) else 'cpu'
+)
 os.environ['XLA_FLAGS'] = (
   f'{os.environ.get("XLA_FLAGS", "")} '
   f'--xla_force_host_platform_device_count={len(os.sched_getaffinity(0))}'
@@ -34,10 +33,8 @@ from benchmarks.harness import program as program_lib
 from benchmarks.harness import work as work_lib
 from benchmarks.peers.jax import clipping
 
-if _ON_GPU:
-  # Not in TensorFloat-32, which would be other work.
-  jax.config.update('jax_default_matmul_precision', 'highest')
-
+_GPU = 'gpu-'
+_ON_GPU = os.environ['JAX_PLATFORMS'] == 'cuda'
 
 _DIMENSIONS = ('NHWC', 'HWIO', 'NHWC')
 
@@ -241,6 +238,9 @@ class Jax(program_lib.Program):
 
   def __init__(self, server: program_lib.Server):
     self._work = work = server.work
+    if _ON_GPU:
+      # Not in TensorFloat-32, which would be other work.
+      jax.config.update('jax_default_matmul_precision', 'highest')
     form = server.form.removeprefix(_GPU)
     auto = jax.sharding.AxisType.Auto
     # Every device takes the same number of clients.
