@@ -202,7 +202,7 @@ def main() -> None:
     from tvdp_tf.training import train as training  # noqa: PLC0415
 
   runtimes.configure(
-    settings.device,
+    settings.used_device,
     settings.users_per_round,
     _DETERMINISTIC.value,
     waits=settings.may_draw_discretely,

@@ -165,7 +165,7 @@ _ALL = (
     is_quiet=False,
     trains=True,
   ),
-  _ours('gpu', 'compiled, on a GPU', on_gpu=True),
+  _ours('gpu', 'compiled, on a GPU', (work_lib.PROJECTED,), on_gpu=True),
   _ours('gpu-continuous', 'continuous, on a GPU', _PRIVATE, on_gpu=True),
   _peer('jax', 'gpu-scan', 'scan, on a GPU', on_gpu=True),
   _peer('jax', 'gpu-vmap', 'vmap, on a GPU', on_gpu=True),

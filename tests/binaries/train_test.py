@@ -372,10 +372,16 @@ class FlagsTest(parameterized.TestCase):
     ),
     (['--output_dir=/etc/passwd/a'], '--output_dir must be writable, got'),
     *(
-      [(['--device=gpu'], '--device must be auto or cpu with TensorFlow')]
+      [
+        (
+          ['--device=gpu', '--noise=continuous'],
+          '--device must be auto or cpu with TensorFlow',
+        )
+      ]
       if _CPU_BUILD
       else []
     ),
+    (['--device=gpu'], '--device must be auto or cpu with discrete noise'),
     (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
     (['--users_per_round=11'], '--users_per_round must be an integer from 1'),
     (['--dataset=cats'], '--dataset must be one of digits, mnist, '),

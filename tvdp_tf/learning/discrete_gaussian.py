@@ -247,14 +247,6 @@ def _event(
   )
 
 
-def _on_cpu():
-  """Where a GPU would compute, the CPU does: by ops that are proven there.
-
-  On a GPU they have failed, in training with ops that are deterministic.
-  """
-  return tf.device('/device:CPU:0')
-
-
 class _Reader(NamedTuple):
   """Further words to decide on candidates, one after the other.
 
@@ -312,8 +304,7 @@ class _Reader(NamedTuple):
 )
 def _other_words(noise_key, num_blocks, nonce, start):
   # Not compiled: XLA would compile it again for every number of blocks.
-  with _on_cpu():
-    return chacha20.words_of_few_ops(noise_key, num_blocks, nonce, start)
+  return chacha20.words_of_few_ops(noise_key, num_blocks, nonce, start)
 
 
 def _judge(
@@ -416,9 +407,8 @@ def _traced_judge(scheme: _Scheme):
   """
 
   def judge(words, table, ready, noise_key, nonce, start):
-    with _on_cpu():
-      reader = _Reader(ready, noise_key, nonce, start)
-      return _judge(words, table, reader, scheme)
+    reader = _Reader(ready, noise_key, nonce, start)
+    return _judge(words, table, reader, scheme)
 
   scalar = tf.TensorSpec([], tf.int64)
   return tf.function(
@@ -529,27 +519,26 @@ def _draw(
   num_ready: int | None = None,
 ) -> tf.Tensor:
   """Like `discrete_gaussian`, by any scheme and from any number of blocks."""
-  with _on_cpu():
-    num_blocks = _num_blocks(size) if num_blocks is None else num_blocks
-    num_ready = _num_ready(num_blocks) if num_ready is None else num_ready
+  num_blocks = _num_blocks(size) if num_blocks is None else num_blocks
+  num_ready = _num_ready(num_blocks) if num_ready is None else num_ready
 
-    def body(start, unused_values, unused_short):
-      values, short = _attempt(
-        noise_key, nonce, start, size, scheme, num_blocks, num_ready
-      )
-      return start + _ATTEMPT, values, short
-
-    _, values, _ = tf.while_loop(
-      lambda start, values, short: short,
-      body,
-      (tf.constant(0, tf.int64), tf.zeros([0], tf.int64), tf.constant(True)),
-      shape_invariants=(
-        tf.TensorShape([]),
-        tf.TensorShape([None]),
-        tf.TensorShape([]),
-      ),
+  def body(start, unused_values, unused_short):
+    values, short = _attempt(
+      noise_key, nonce, start, size, scheme, num_blocks, num_ready
     )
-    return tf.ensure_shape(values, [size])
+    return start + _ATTEMPT, values, short
+
+  _, values, _ = tf.while_loop(
+    lambda start, values, short: short,
+    body,
+    (tf.constant(0, tf.int64), tf.zeros([0], tf.int64), tf.constant(True)),
+    shape_invariants=(
+      tf.TensorShape([]),
+      tf.TensorShape([None]),
+      tf.TensorShape([]),
+    ),
+  )
+  return tf.ensure_shape(values, [size])
 
 
 _traced_draw = tf.function(_draw, autograph=False)

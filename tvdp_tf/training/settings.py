@@ -177,6 +177,11 @@ class TrainingSettings:
         f"device must be auto or cpu with runtime {self.runtime}, got 'gpu': "
         "TFF's worker is built without GPU support"
       )
+    if self.device == 'gpu' and self.may_draw_discretely:
+      raise ValueError(
+        "device must be auto or cpu with discrete noise, got 'gpu': it is not"
+        ' proven there; noise=continuous is'
+      )
     if self.seed is not None:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)
 
@@ -239,6 +244,11 @@ class TrainingSettings:
       # Of use to the decay alone.
       self.rounds if self.server_final_step != 1 else 1,
     )
+
+  @property
+  def used_device(self) -> str:
+    """The device, for `runtimes`: discrete noise is not proven on a GPU."""
+    return 'cpu' if self.may_draw_discretely else self.device
 
   @property
   def may_draw_discretely(self) -> bool:

@@ -106,7 +106,7 @@ def _runtime(
     raise errors.UsageError('workers must be given with runtime remote')
   if settings.runtime == 'tff':
     return runtimes.local_runtime()
-  return runtimes.compiled_runtime(settings.device)
+  return runtimes.compiled_runtime(settings.used_device)
 
 
 def _compiled_ahead(
@@ -115,7 +115,9 @@ def _compiled_ahead(
   """Where this process runs the graphs: they are compiled as they are built."""
   if settings.runtime != 'compiled':
     return contextlib.nullcontext()
-  return xla_functions.compiled_ahead(runtimes.device_name(settings.device))
+  return xla_functions.compiled_ahead(
+    runtimes.device_name(settings.used_device)
+  )
 
 
 def train(

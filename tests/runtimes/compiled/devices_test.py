@@ -39,6 +39,10 @@ class SettingsTest(parameterized.TestCase):
   )
   def test_which_clients_may_draw_discretely(self, expected, values):
     settings = settings_lib.TrainingSettings(**values)
+    self.assertEqual(settings.used_device, 'cpu' if expected else 'auto')
+    if expected:
+      with self.assertRaisesRegex(ValueError, 'cpu with discrete noise'):
+        settings_lib.TrainingSettings(**values, device='gpu')
     self.assertEqual(settings.may_draw_discretely, expected)
 
 

@@ -154,8 +154,7 @@ class ProgramTest(parameterized.TestCase):
 
   @parameterized.parameters(
     '--mechanism=paper',
-    '--mechanism=gradient',
-    '--mechanism=gradient --noise=discrete',
+    '--mechanism=gradient --noise=continuous',
     '--mechanism=central --participation=poisson',
   )
   def test_deterministic_runs_are_the_same_to_the_bit(self, flags):

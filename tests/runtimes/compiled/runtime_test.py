@@ -14,6 +14,7 @@ from tvdp_tf.federated import client_data
 from tvdp_tf.learning import (
   aligned,
   datasets,
+  discrete_gaussian,
   functional,
   ghost_clipping,
   models,
@@ -321,6 +322,31 @@ class CompiledRuntimeTest(parameterized.TestCase):
       runtimes.compiled_runtime('gpu'),
     ):
       pass
+
+  def test_discrete_noise_is_refused_on_a_gpu(self):
+    @tff.tensorflow.computation(np.int64, tff.TensorType(np.int64, [2]))
+    def drawn(total, key):
+      return total + tf.reduce_sum(discrete_gaussian.discrete_gaussian(key, 9))
+
+    @tff.federated_computation(
+      tff.FederatedType(np.int64, tff.SERVER),
+      tff.FederatedType(tff.TensorType(np.int64, [2]), tff.CLIENTS),
+    )
+    def process(total, keys):
+      everywhere = tff.federated_broadcast(total)
+      return total, tff.federated_sum(
+        tff.federated_map(drawn, (everywhere, keys))
+      )
+
+    keys = [np.array([1, 2], np.int64)]
+    with runtimes.compiled_runtime('cpu'):
+      process(np.int64(0), keys)
+    with (
+      mock.patch.object(devices, 'device_name', return_value='/device:GPU:0'),
+      runtimes.compiled_runtime('gpu'),
+      self.assertRaisesRegex(NotImplementedError, 'discrete noise on a GPU'),
+    ):
+      process(np.int64(0), keys)
 
   def test_sequences_of_several_elements_are_refused(self):
     process = build(

@@ -96,6 +96,7 @@ class _CompiledRound:
     self,
     computation: tff.framework.ConcreteComputation,
     result_type: tff.Type,
+    on_cpu: bool,
   ):
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
       computation, graph_import.compiler_config()
@@ -112,6 +113,12 @@ class _CompiledRound:
       name: graph_function.GraphFunction(getattr(form, name))
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
     }
+    if not on_cpu and any(step.has_xla for step in steps.values()):
+      # Seeded runs have given other models there, which none may do.
+      raise NotImplementedError(
+        'discrete noise on a GPU, where it is not proven: take continuous'
+        " noise, or compiled_runtime('cpu')"
+      )
     self._prepare = steps['prepare']
     self._work = graph_function.HotShapes(steps['work'])
     self._work_kinds = steps['work'].kinds
@@ -228,7 +235,7 @@ class CompiledContext(tff.framework.SyncContext):
       )
       return self._plain(initialize, comp)
     of_two = _of_two(comp)
-    round_ = _CompiledRound(of_two, signature.result)
+    round_ = _CompiledRound(of_two, signature.result, 'CPU' in self._device)
 
     def run(argument):
       server, *clients = list(argument)
