@@ -4,8 +4,8 @@ What is timed is what a run does in a round: `Rounds` on a learning process of
 `build_learning_process`, its noise fixed: with the paper's mechanism in a
 projected work, with `gradient` in a private one. Forms: `compiled`, in this
 process; `continuous`, the same with continuous noise, where the default is
-discrete; `tff`, on TFF's worker; `gpu` and `gpu-continuous`, the first two on a
-GPU.
+discrete; `tff`, on TFF's worker; on a GPU `gpu`, of a projected work, and
+`gpu-continuous`, of a private one: discrete noise is refused there.
 """
 
 import contextlib

@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import absltest
 from tensorflow.python.framework import config as tf_config
 
-from tvdp_tf.learning import models
+from tvdp_tf.learning import failing_ops, models
 
 
 def losses_and_gradient(labels, scores):
@@ -47,6 +47,11 @@ class CrossEntropyTest(absltest.TestCase):
     ):
       self.test_of_a_softmax()
       self.test_a_label_that_is_no_class_has_no_gradient()
+      with tf.Graph().as_default() as graph:
+        labels = tf.compat.v1.placeholder(tf.int32, [None])
+        scores = tf.compat.v1.placeholder(tf.float32, [None, 3])
+        tf.gradients(models.CrossEntropyLoss().call(labels, scores), scores)
+      failing_ops.check('loss', graph, [labels, scores])
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """What a measurement says of its machine."""
 
+import os
 import pathlib
 from unittest import mock
 
@@ -20,6 +21,17 @@ class MachineTest(absltest.TestCase):
     ):
       found = machine.describe()
     self.assertNotEmpty(found['processor'])
+
+  def test_gpus(self):
+    folder = self.create_tempdir()
+    program = folder.create_file('nvidia-smi', '#!/bin/sh\necho NVIDIA H200\n')
+    os.chmod(program.full_path, 0o755)
+    with mock.patch.dict('os.environ', PATH=f'{folder.full_path}:/bin'):
+      found = machine.describe()
+    self.assertEqual(found['gpus'], ['NVIDIA H200'])
+    self.assertIn(' GiB, NVIDIA H200, ', machine.in_words(found))
+    with mock.patch.dict('os.environ', PATH=''):
+      self.assertNotIn('gpus', machine.describe())
 
   def test_no_git(self):
     folder = pathlib.Path(self.create_tempdir().full_path)

@@ -219,6 +219,23 @@ class PlainProcessTest(parameterized.TestCase):
       np.array_equal(cases.flat(one.state), cases.flat(both.state))
     )
 
+  def test_runs_on_the_cpu(self):
+    plan, fed, process = plain('discrete')
+    upload, devices = process._upload, []
+
+    def noted(*arguments):
+      devices.append(context.context().device_name)
+      return upload(*arguments)
+
+    with (
+      mock.patch.object(process, '_upload', noted),
+      tf.device('/device:GPU:0'),  # Whether there is one or none.
+    ):
+      cases.trained(plan, fed, process)
+    self.assertNotEmpty(devices)
+    for device in devices:
+      self.assertIn('CPU', device)
+
   def test_ends_with_its_schedule(self):
     plan, fed, process = plain('continuous')
     state = cases.trained(plan, fed, process)[-1]

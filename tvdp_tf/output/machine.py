@@ -55,8 +55,9 @@ def _gpus() -> list[str]:
       capture_output=True,
       text=True,
       check=True,
+      timeout=30,  # It waits for ever on a driver that is broken.
     )
-  except (OSError, subprocess.CalledProcessError):
+  except (OSError, subprocess.SubprocessError):
     return []
   return done.stdout.splitlines()
 

@@ -4,7 +4,7 @@ It is a `rounds.Process` for any version of TensorFlow, with Keras 2 or 3. It
 supports mechanisms that implement the work of a client in plain TensorFlow
 (`GraphMechanism.plain_work`). Clients train one after the other, and the server
 averages the uploads that can be used, with the same ops and in the same order
-as TFF's process.
+as TFF's process. All runs on the CPU: nothing of it is proven on a GPU.
 """
 
 import collections
@@ -151,21 +151,22 @@ class PlainProcess:
       tf.errors.InvalidArgumentError: If the schedule has no further round.
     """
     onednn.require_sound()  # Of this thread, which may be another.
-    # The host may have put numbers of its own there.
-    schedule = collections.OrderedDict(
-      (name, tf.constant(state.client_work[name], like.dtype))
-      for name, like in schedule_state.initial(self._schedule).items()
-    )
-    multiplier = schedule_state.round_stddev(schedule)
-    weights = [tf.constant(w) for w in state.global_model_weights.trainable]
-    sums = usable_sums.of_nobody(tuple(tf.zeros_like(w) for w in weights))
-    for (element,) in data:
-      batch = tf.nest.map_structure(tf.constant, element)
-      sums = self._add(sums, *self._upload(weights, batch, multiplier))
-    new = state._replace(
-      global_model_weights=ModelWeights(_arrays(usable_sums.mean(sums))),
-      client_work=_arrays(schedule_state.next_round(schedule)),
-    )
+    with tf.device('/device:CPU:0'):
+      # The host may have put numbers of its own there.
+      schedule = collections.OrderedDict(
+        (name, tf.constant(state.client_work[name], like.dtype))
+        for name, like in schedule_state.initial(self._schedule).items()
+      )
+      multiplier = schedule_state.round_stddev(schedule)
+      weights = [tf.constant(w) for w in state.global_model_weights.trainable]
+      sums = usable_sums.of_nobody(tuple(tf.zeros_like(w) for w in weights))
+      for (element,) in data:
+        batch = tf.nest.map_structure(tf.constant, element)
+        sums = self._add(sums, *self._upload(weights, batch, multiplier))
+      new = state._replace(
+        global_model_weights=ModelWeights(_arrays(usable_sums.mean(sums))),
+        client_work=_arrays(schedule_state.next_round(schedule)),
+      )
     used, excluded = sums['used_clients'], sums['excluded_clients']
     return Output(
       new,

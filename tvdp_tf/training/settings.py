@@ -89,7 +89,8 @@ class TrainingSettings:
       stops falling.
     alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
     runtime: What executes the TFF computation.
-    device: The device that executes it.
+    device: The device that executes it; auto is a GPU where there is one and
+      no client draws discrete noise.
     seed: Makes the whole run reproducible, including its noise; None for
       unpredictable noise.
   """

@@ -7,7 +7,7 @@ Convolutions are written as products of patches (im2col), where XLA's own are
 many times slower on a CPU.
 
 With `gpu-` before it, a form runs on a GPU, its products in float32 as all
-others', and its convolutions XLA's own where the patches are not needed.
+others'.
 """
 
 import os
@@ -35,8 +35,6 @@ from benchmarks.peers.jax import clipping
 
 _GPU = 'gpu-'
 _ON_GPU = os.environ['JAX_PLATFORMS'] == 'cuda'
-
-_DIMENSIONS = ('NHWC', 'HWIO', 'NHWC')
 
 
 def patches(kernel, images):
@@ -76,18 +74,12 @@ def network(weights, values, taps):
   for index in range(count):
     kernel, bias = weights[2 * index : 2 * index + 2]
     is_convolution = kernel.ndim == 4
-    if is_convolution and _ON_GPU and isinstance(taps[index], float):
-      values = jax.lax.conv_general_dilated(
-        values, kernel, (1, 1), 'VALID', dimension_numbers=_DIMENSIONS
-      )
+    if is_convolution:
+      values = patches(kernel, values)
     else:
-      if is_convolution:
-        values = patches(kernel, values)
-      else:
-        values = values.reshape(len(values), -1)
-      inputs.append(values)
-      values = values @ kernel.reshape(-1, bias.size)
-    values = values + bias + taps[index]
+      values = values.reshape(len(values), -1)
+    inputs.append(values)
+    values = values @ kernel.reshape(-1, bias.size) + bias + taps[index]
     if is_cnn and index < count - 1:
       values = jax.nn.relu(values)
     if is_convolution:

@@ -13,12 +13,11 @@ import unittest
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
 from tests.binaries import program_runner
 from tests.runtimes.compiled import runtime_test
-from tvdp_tf import federated, privacy, runtimes
+from tvdp_tf import mechanisms, privacy, runtimes
 from tvdp_tf.learning import chacha20, discrete_gaussian, models, noise
 
 _NEEDS_GPU = unittest.skipUnless(
@@ -84,26 +83,11 @@ class GpuTest(parameterized.TestCase):
       np.testing.assert_array_equal(one, other)
 
   def test_noise_without_a_key_is_fresh_for_every_client(self):
-    factory = federated.TimeVaryingGaussianFactory(
-      privacy.GeometricSchedule(1.0, 100, 1.0)
-    )
-    process = factory.create(
-      tff.TensorType(np.float32, [5000]), tff.TensorType(np.float32)
-    )
-    zeros = [np.zeros([5000], np.float32)] * 4
-    with runtimes.compiled_runtime('gpu'):
-      state = process.initialize()
-      first = process.next(state, zeros, [1.0] * 4)
-      again = process.next(state, zeros, [1.0] * 4)
-    self.assertAlmostEqual(np.std(first.result), 0.5, delta=0.03)
-    correlation = np.corrcoef(first.result, again.result)[0, 1]
-    self.assertLess(abs(correlation), 0.06)
+    runtime_test.check_noise_without_a_key(self, 'gpu')
 
   def test_errors_of_a_graph_reach_the_caller(self):
     process = runtime_test.build(
-      runtime_test.mechanisms.PaperMechanism(
-        privacy.GeometricSchedule(1.0, 1, 0.1), 4.0
-      ),
+      mechanisms.PaperMechanism(privacy.GeometricSchedule(1.0, 1, 0.1), 4.0),
       models.MODELS['mlp'].build([8, 8, 1], 10, 1),
     )
     users = runtime_test.make_users()

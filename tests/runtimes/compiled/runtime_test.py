@@ -84,6 +84,24 @@ def train(process, users, rounds=5):
   return state, metrics
 
 
+def check_noise_without_a_key(case, device):
+  """Of four clients, in two rounds."""
+  factory = federated.TimeVaryingGaussianFactory(
+    privacy.GeometricSchedule(1.0, 100, 1.0)
+  )
+  process = factory.create(
+    tff.TensorType(np.float32, [5000]), tff.TensorType(np.float32)
+  )
+  zeros = [np.zeros([5000], np.float32)] * 4
+  with runtimes.compiled_runtime(device):
+    state = process.initialize()
+    first = process.next(state, zeros, [1.0] * 4)
+    again = process.next(state, zeros, [1.0] * 4)
+  case.assertAlmostEqual(np.std(first.result), 0.5, delta=0.03)
+  correlation = np.corrcoef(first.result, again.result)[0, 1]
+  case.assertLess(abs(correlation), 0.06)
+
+
 class SameModelTest(parameterized.TestCase):
   @parameterized.parameters(
     *((mechanism, 'mlp') for mechanism in MECHANISMS),
@@ -196,20 +214,7 @@ class CompiledRuntimeTest(parameterized.TestCase):
     self.assertGreater(change, 1e-3)
 
   def test_noise_without_a_key_is_fresh_for_every_client(self):
-    factory = federated.TimeVaryingGaussianFactory(
-      privacy.GeometricSchedule(1.0, 100, 1.0)
-    )
-    process = factory.create(
-      tff.TensorType(np.float32, [5000]), tff.TensorType(np.float32)
-    )
-    zeros = [np.zeros([5000], np.float32)] * 4
-    with runtimes.compiled_runtime('cpu'):
-      state = process.initialize()
-      first = process.next(state, zeros, [1.0] * 4)
-      again = process.next(state, zeros, [1.0] * 4)
-    self.assertAlmostEqual(np.std(first.result), 0.5, delta=0.03)
-    correlation = np.corrcoef(first.result, again.result)[0, 1]
-    self.assertLess(abs(correlation), 0.06)
+    check_noise_without_a_key(self, 'cpu')
 
   def test_plain_computations(self):
     @tff.tensorflow.computation(np.int32, np.int32)
@@ -344,9 +349,13 @@ class CompiledRuntimeTest(parameterized.TestCase):
     with (
       mock.patch.object(devices, 'device_name', return_value='/device:GPU:0'),
       runtimes.compiled_runtime('gpu'),
-      self.assertRaisesRegex(NotImplementedError, 'discrete noise on a GPU'),
     ):
-      process(np.int64(0), keys)
+      for call in (
+        lambda: process(np.int64(0), keys),
+        lambda: drawn(0, keys[0]),
+      ):
+        with self.assertRaisesRegex(NotImplementedError, 'discrete noise'):
+          call()
 
   def test_sequences_of_several_elements_are_refused(self):
     process = build(

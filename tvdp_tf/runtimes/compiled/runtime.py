@@ -89,6 +89,25 @@ def _finisher(
   )
 
 
+def _function(
+  computation: tff.framework.ConcreteComputation, device: str
+) -> graph_function.GraphFunction:
+  """A computation as a function for a device.
+
+  Raises:
+    NotImplementedError: If `GraphFunction` raises it, or the device is a GPU
+      and XLA compiles a part, as of discrete noise: two seeded runs have given
+      different models there.
+  """
+  function = graph_function.GraphFunction(computation)
+  if function.has_xla and 'CPU' not in device:
+    raise NotImplementedError(
+      'discrete noise, or what else XLA compiles, on a GPU, where it is not'
+      " proven: take continuous noise, or compiled_runtime('cpu')"
+    )
+  return function
+
+
 class _CompiledRound:
   """A computation (state at server, data at clients) -> (state, output)."""
 
@@ -96,7 +115,7 @@ class _CompiledRound:
     self,
     computation: tff.framework.ConcreteComputation,
     result_type: tff.Type,
-    on_cpu: bool,
+    device: str,
   ):
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
       computation, graph_import.compiler_config()
@@ -110,15 +129,9 @@ class _CompiledRound:
     self._client_type = clients_type.member
     self._pack = values.packer(result_type)
     steps = {
-      name: graph_function.GraphFunction(getattr(form, name))
+      name: _function(getattr(form, name), device)
       for name in ('prepare', 'work', 'zero', 'accumulate', 'report', 'update')
     }
-    if not on_cpu and any(step.has_xla for step in steps.values()):
-      # Seeded runs have given other models there, which none may do.
-      raise NotImplementedError(
-        'discrete noise on a GPU, where it is not proven: take continuous'
-        " noise, or compiled_runtime('cpu')"
-      )
     self._prepare = steps['prepare']
     self._work = graph_function.HotShapes(steps['work'])
     self._work_kinds = steps['work'].kinds
@@ -235,7 +248,7 @@ class CompiledContext(tff.framework.SyncContext):
       )
       return self._plain(initialize, comp)
     of_two = _of_two(comp)
-    round_ = _CompiledRound(of_two, signature.result, 'CPU' in self._device)
+    round_ = _CompiledRound(of_two, signature.result, self._device)
 
     def run(argument):
       server, *clients = list(argument)
@@ -246,7 +259,7 @@ class CompiledContext(tff.framework.SyncContext):
     return run
 
   def _plain(self, to_run, comp):
-    function = graph_function.GraphFunction(to_run)
+    function = _function(to_run, self._device)
     signature = comp.type_signature
     pack = values.packer(signature.result)
 
