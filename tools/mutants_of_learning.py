@@ -112,8 +112,8 @@ CASES: list[Case] = [
     _LIST + _CLIPPING,
     ('* (of_input + 1.0 * layer.use_bias)', '* 1.0'),
     ('* (of_input + 1.0 * layer.use_bias)', '* of_input'),
-    ('if _is_dense(layer) and moves:', 'if not upstream.weights:'),
-    ('type(one) in _MOVING_LAYERS for', 'not one.weights for'),
+    (' and kinds <= ghost_list.MOVING_LAYERS:', ':'),
+    ('kinds <= ghost_list.MOVING_LAYERS', 'not upstream.weights'),
     ('place: prepared[:, column]', 'place: prepared[:, 0]'),
     (
       'tf.reduce_all(tf.math.is_finite(squares))',
@@ -124,6 +124,14 @@ CASES: list[Case] = [
       'squares += [next(norms) for _ in parts][:1]',
     ),
     ('squares.append(of_delta *', 'squares.append(0 * of_delta *'),
+    (
+      'tf.where(shaped(used, tensor), tensor, 0)',
+      'tensor',
+    ),
+  ),
+  (
+    'tvdp_tf/learning/ghost_list.py',
+    _LIST + _CLIPPING,
     ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
     ('len(layer.input_shape) == 2', 'len(layer.input_shape) >= 2'),
     ('and layer.groups == 1', ''),
@@ -144,11 +152,7 @@ CASES: list[Case] = [
     ('and _is_kerass_own(type(loss))', ''),
     ('type(loss) in _LOSSES', 'True'),
     ("kind.__module__.startswith('keras.src.engine.')", 'True'),
-    (
-      'tf.where(shaped(used, tensor), tensor, 0)',
-      'tensor',
-    ),
-    ('model.ops <= _OPS', 'True'),
+    ('model.ops <= OPS', 'True'),
   ),
   (
     'tvdp_tf/learning/ghost_clipping.py',

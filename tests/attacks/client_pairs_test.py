@@ -5,7 +5,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf.attacks import audit_settings, releases
-from tvdp_tf.learning import datasets, ghost_clipping
+from tvdp_tf.learning import datasets, ghost_list
 
 
 def _gradient(pair, data):
@@ -45,7 +45,7 @@ class ClientPairsTest(parameterized.TestCase):
 
   def test_trains_as_models_do(self):
     pair = releases.digits_pair(3)
-    self.assertTrue(ghost_clipping.supports(pair.model, pair.loss))
+    self.assertTrue(ghost_list.supports(pair.model, pair.loss))
 
   def test_all_digits(self):
     train = datasets.load('digits').train_labels

@@ -17,6 +17,7 @@ from tvdp_tf.learning import (
   example_independence,
   functional,
   ghost_clipping,
+  ghost_list,
   keras_version,
 )
 
@@ -140,9 +141,9 @@ class GhostListTest(parameterized.TestCase):
     supported = []
     for value in (bad, good):
       model = functional.FunctionalModel(build(value))
-      ops = ghost_clipping._OPS | model.ops
-      with mock.patch.object(ghost_clipping, '_OPS', ops):
-        supported.append(ghost_clipping.supports(model, CROSS_ENTROPY))
+      ops = ghost_list.OPS | model.ops
+      with mock.patch.object(ghost_list, 'OPS', ops):
+        supported.append(ghost_list.supports(model, CROSS_ENTROPY))
     self.assertEqual(supported, [False, True])
 
   def test_trains_on_keras_code_alone(self):
@@ -160,8 +161,8 @@ class GhostListTest(parameterized.TestCase):
     layer.convolution_op = mixing
     wrapped = functional.FunctionalModel(model)
     # All else looks as it should.
-    self.assertLessEqual(wrapped.ops, ghost_clipping._OPS)
-    self.assertTrue(ghost_clipping.supports(wrapped, CROSS_ENTROPY))
+    self.assertLessEqual(wrapped.ops, ghost_list.OPS)
+    self.assertTrue(ghost_list.supports(wrapped, CROSS_ENTROPY))
     clip = 0.5
     clipped_sum = example_independence.clipped_sum(wrapped, CROSS_ENTROPY, clip)
     features = np.random.default_rng(0).random([64, 3, 3, 1], np.float32)
@@ -190,26 +191,26 @@ class GhostListTest(parameterized.TestCase):
     plain = getattr(LAYERS.Dense, name)
     with mock.patch.object(LAYERS.Dense, name, changed):
       model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
-      self.assertFalse(ghost_clipping.supports(model, CROSS_ENTROPY))
-    self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+      self.assertFalse(ghost_list.supports(model, CROSS_ENTROPY))
+    self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
 
   def test_takes_no_class_of_a_loss_that_was_changed(self):
     model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
     kind = tf.keras.losses.SparseCategoricalCrossentropy
-    self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+    self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
     plain = kind.call
     with mock.patch.object(
       kind, 'call', lambda self, y, p: plain(self, y, p - tf.reduce_mean(p, 0))
     ):
-      self.assertFalse(ghost_clipping.supports(model, CROSS_ENTROPY))
+      self.assertFalse(ghost_list.supports(model, CROSS_ENTROPY))
 
   @parameterized.parameters('call', 'fn', '__call__')
   def test_takes_no_loss_with_a_function_replaced(self, name):
     model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    self.assertTrue(ghost_clipping.supports(model, loss))
+    self.assertTrue(ghost_list.supports(model, loss))
     setattr(loss, name, lambda *args, **kwargs: 0.0)
-    self.assertFalse(ghost_clipping.supports(model, loss))
+    self.assertFalse(ghost_list.supports(model, loss))
 
   def test_takes_no_op_that_is_not_listed(self):
     # Of the same listed layer.
@@ -217,25 +218,25 @@ class GhostListTest(parameterized.TestCase):
       functional.FunctionalModel(upsampled(name))
       for name in ('nearest', 'bilinear')
     )
-    self.assertTrue(ghost_clipping.supports(nearest, CROSS_ENTROPY))
-    self.assertFalse(ghost_clipping.supports(bilinear, CROSS_ENTROPY))
+    self.assertTrue(ghost_list.supports(nearest, CROSS_ENTROPY))
+    self.assertFalse(ghost_list.supports(bilinear, CROSS_ENTROPY))
 
   def test_takes_no_loss_that_is_not_listed(self):
     model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
-    self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
+    self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
     for loss in (
       tf.keras.losses.MeanSquaredError(),
       NamedLikeCrossEntropy(from_logits=True),
     ):
-      self.assertFalse(ghost_clipping.supports(model, loss), loss)
+      self.assertFalse(ghost_list.supports(model, loss), loss)
 
   def test_takes_no_loss_of_a_class_that_is_not_listed(self):
     """Whatever else its class looks like."""
     model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
     loss = NamedLikeCrossEntropy(from_logits=True)
-    with mock.patch.object(ghost_clipping, '_is_kerass_own', lambda kind: True):
-      self.assertTrue(ghost_clipping.supports(model, CROSS_ENTROPY))
-      self.assertFalse(ghost_clipping.supports(model, loss))
+    with mock.patch.object(ghost_list, '_is_kerass_own', lambda kind: True):
+      self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
+      self.assertFalse(ghost_list.supports(model, loss))
 
 
 @of_keras_2
@@ -331,7 +332,7 @@ class SelfCheckTest(absltest.TestCase):
     loss = tf.keras.losses.MeanSquaredError()
     model = functional.FunctionalModel(sequential(LAYERS.Dense(7), shape=(2,)))
     with (
-      mock.patch.object(ghost_clipping, '_is_known_loss', lambda loss: True),
+      mock.patch.object(ghost_list, '_is_known_loss', lambda loss: True),
       mock.patch.object(example_independence, '_DRAWS', 1),
       self.assertRaisesRegex(ValueError, 'single examples, but .* clips off'),
     ):

@@ -10,7 +10,7 @@ from tvdp_tf.learning import (
   clipping,
   example_independence,
   functional,
-  ghost_clipping,
+  ghost_list,
   keras_version,
 )
 
@@ -493,9 +493,7 @@ class HostileModelsTest(parameterized.TestCase):
       self.assertFalse(accepted, error)
       return
     self.assertTrue(accepted)
-    self.assertEqual(
-      ghost_clipping.supports(model, CROSS_ENTROPY), name in GHOST
-    )
+    self.assertEqual(ghost_list.supports(model, CROSS_ENTROPY), name in GHOST)
     if model.is_random:
       return  # Two draws differ; what is clipped is the same.
     worst = movement(

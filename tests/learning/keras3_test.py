@@ -11,6 +11,7 @@ from tvdp_tf.learning import (
   example_independence,
   functional,
   ghost_clipping,
+  ghost_list,
   keras_version,
   models,
   onednn,
@@ -102,7 +103,7 @@ class Keras3Test(parameterized.TestCase):
     wrapped = functional.FunctionalModel(
       spec.build((28, 28, 1), 2 if name == 'svm' else 10, 0)
     )
-    self.assertFalse(ghost_clipping.supports(wrapped, spec.loss))
+    self.assertFalse(ghost_list.supports(wrapped, spec.loss))
     with self.assertRaisesRegex(ValueError, 'ghost clipping knows'):
       ghost_clipping.ghost_clipped_sum(wrapped, spec.loss)
 

@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 
 from tvdp_tf.learning import (
   functional,
-  ghost_clipping,
+  ghost_list,
   keras_version,
   models,
   own_data,
@@ -193,7 +193,7 @@ class ModelTest(parameterized.TestCase):
     built = own_model.OwnModel(model, (4,)).spec.build((4,), 3, 0)
     self.assertEqual(built.input_shape, (None, 4))
     self.assertEqual(
-      ghost_clipping.supports(
+      ghost_list.supports(
         functional.FunctionalModel(built), models.CrossEntropyLoss()
       ),
       not keras_version.IS_KERAS_3,

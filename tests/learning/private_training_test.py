@@ -12,6 +12,7 @@ from tvdp_tf.learning import (
   discrete_gaussian,
   functional,
   ghost_clipping,
+  ghost_list,
   keras_version,
   models,
   noise,
@@ -294,20 +295,20 @@ class ClippedMeanGradientTest(parameterized.TestCase):
 
   @unittest.skipIf(keras_version.IS_KERAS_3, 'it supports none')
   def test_which_models_ghost_clipping_supports(self):
-    self.assertTrue(ghost_clipping.supports(mlp(), LOSS))
-    self.assertTrue(ghost_clipping.supports(convolutional(), LOSS))
-    self.assertFalse(ghost_clipping.supports(normalised(), LOSS))
+    self.assertTrue(ghost_list.supports(mlp(), LOSS))
+    self.assertTrue(ghost_list.supports(convolutional(), LOSS))
+    self.assertFalse(ghost_list.supports(normalised(), LOSS))
     inputs = tf.keras.Input([8])
     shared = tf.keras.layers.Dense(8)
     twice = tf.keras.Model(inputs, shared(shared(inputs)))
     self.assertFalse(
-      ghost_clipping.supports(functional.FunctionalModel(twice), LOSS)
+      ghost_list.supports(functional.FunctionalModel(twice), LOSS)
     )
     sequences = tf.keras.Sequential(
       [tf.keras.layers.InputLayer([8, 8]), tf.keras.layers.Dense(3)]
     )
     self.assertFalse(
-      ghost_clipping.supports(functional.FunctionalModel(sequences), LOSS)
+      ghost_list.supports(functional.FunctionalModel(sequences), LOSS)
     )
 
 

@@ -31,6 +31,7 @@ from tvdp_tf.learning import (
   datasets,
   functional,
   ghost_clipping,
+  ghost_list,
   local_training,
   noise,
   private_training,
@@ -285,7 +286,7 @@ class ModelReleases(Releases):
 def _clipped_sum(pair: ClientPair) -> clipping.ClippedSum:
   """Sums as training does: by ghost clipping where it knows the model."""
   loss = pair.loss
-  if isinstance(loss, tf.keras.losses.Loss) and ghost_clipping.supports(
+  if isinstance(loss, tf.keras.losses.Loss) and ghost_list.supports(
     pair.model, loss
   ):
     return ghost_clipping.ghost_clipped_sum(pair.model, loss)

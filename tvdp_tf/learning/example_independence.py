@@ -28,6 +28,7 @@ from tvdp_tf.learning import (
   failing_ops,
   functional,
   ghost_clipping,
+  ghost_list,
   local_training,
   models,
   onednn,
@@ -247,7 +248,7 @@ def clipped_sum(
       )
 
   _repeatedly(check_outputs)
-  copied = ghost_clipping.supported_copy(model, loss)
+  copied = ghost_list.supported_copy(model, loss)
   if copied is None:
     return example_clipped_sum(
       loss_fn(True),

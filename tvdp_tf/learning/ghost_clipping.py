@@ -11,249 +11,23 @@ example the model runs on all of them, and `view_gradients` makes two outer
 products of a dense layer's.
 
 Several times faster than `clipping.vectorized_clipped_sum`, for models that are
-made of the layers, ops and losses listed here. All else is worked on one
-example at a time. The list is of Keras 2: under Keras 3 nothing is on it.
+made of the layers, ops and losses of `ghost_list`. All else is worked on one
+example at a time.
 """
 
 import contextlib
-import types
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tvdp_tf.learning import (
   clipping,
   functional,
-  keras_version,
-  models,
+  ghost_list,
   view_gradients,
   views,
 )
 from tvdp_tf.privacy import sensitivity
-
-_layers = tf.keras.layers
-_activations = tf.keras.activations
-
-# What the rows of a batch go through each by itself, whatever is in the others.
-_ACTIVATIONS = (
-  None,
-  _activations.elu,
-  _activations.exponential,
-  _activations.gelu,
-  _activations.hard_sigmoid,
-  _activations.linear,
-  _activations.mish,
-  _activations.relu,
-  _activations.selu,
-  _activations.sigmoid,
-  _activations.softmax,
-  _activations.softplus,
-  _activations.softsign,
-  _activations.swish,
-  _activations.tanh,
-)
-# Whose outputs are values of their inputs, to the bit, in whatever graph.
-_MOVING_LAYERS = (
-  *(_layers.InputLayer, _layers.Flatten, _layers.Reshape, _layers.Permute),
-  _layers.Cropping2D,
-)
-_WEIGHTLESS_LAYERS = (
-  *(*_MOVING_LAYERS, _layers.UpSampling2D),
-  *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
-  *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
-  *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
-  *(_layers.Dropout, _layers.SpatialDropout2D, _layers.GaussianNoise),
-  *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
-  *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
-)
-# Others compare an output [n, k] with labels [n] by broadcasting: where n = k,
-# the labels of all examples with each.
-_LOSSES = (
-  tf.keras.losses.SparseCategoricalCrossentropy,
-  models.CrossEntropyLoss,
-  models.HingeLoss,
-  models.LogisticLoss,
-)
-_CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
-# What the graph of such a model is made of.
-_OPS = frozenset(
-  (
-    *('AddV2', 'AvgPool', 'BiasAdd', 'ConcatV2', 'Const', 'Conv2D', 'Elu'),
-    *('Erf', 'Exp', 'GreaterEqual', 'Identity', 'IdentityN', 'LeakyRelu'),
-    *('MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum', 'Mul', 'Pack'),
-    *('Pad', 'Placeholder', 'RandomStandardNormal', 'RandomUniform'),
-    *('RealDiv', 'Relu', 'Relu6', 'Reshape', 'ResizeNearestNeighbor', 'Selu'),
-    *('SelectV2', 'Shape', 'Sigmoid', 'Softmax', 'Softplus', 'Softsign'),
-    *('StridedSlice', 'Sub', 'Tanh', 'Transpose'),
-  )
-)
-
-
-def _is_dense(layer: tf.keras.layers.Layer) -> bool:
-  return type(layer) is _layers.Dense and len(layer.input_shape) == 2
-
-
-def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
-  return (
-    type(layer) is _layers.Conv2D
-    and len(layer.input_shape) == 4
-    and layer.data_format == 'channels_last'
-    and layer.groups == 1
-    and layer.dilation_rate == (1, 1)
-    and layer.padding in ('valid', 'same')
-  )
-
-
-def _is_known(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is one whose rows are known to be independent."""
-  if layer.weights:
-    known = _is_dense(layer) or _is_convolution(layer)
-  else:
-    known = type(layer) in _WEIGHTLESS_LAYERS
-  shape = layer.output_shape
-  if isinstance(shape, list):
-    shape = shape[0]  # Of an input layer.
-  return (
-    known
-    and layer.dtype_policy.name == 'float32'
-    and len(layer.inbound_nodes) == 1
-    and None not in shape[1:]
-    and getattr(layer, 'activation', None) in _ACTIVATIONS
-    and not (
-      type(layer) is _layers.Concatenate and layer.axis % len(shape) == 0
-    )
-    and _is_kerass_own(type(layer))
-  )
-
-
-def _is_kerass_own(kind: type) -> bool:
-  """Whether all functions of a class are Keras's, or of this package."""
-  return all(
-    function.__module__.partition('.')[0] in ('keras', 'tensorflow', 'tvdp_tf')
-    for base in kind.__mro__
-    for function in vars(base).values()
-    if isinstance(function, types.FunctionType)
-  )
-
-
-def _weighted_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
-  """The layers that have weights, in order of the weights."""
-  place = {w.ref(): i for i, w in enumerate(model.trainable_weights)}
-  return sorted(
-    (layer for layer in model.layers if layer.trainable_weights),
-    key=lambda layer: place[layer.trainable_weights[0].ref()],
-  )
-
-
-def _is_known_model(model: tf.keras.Model) -> bool:
-  """Whether Keras 2 itself runs the model, layer by layer."""
-  kind = type(model)
-  return (
-    not keras_version.IS_KERAS_3
-    and kind.__module__.startswith('keras.src.engine.')
-    and kind.__name__ in ('Functional', 'Sequential')
-    and model._is_graph_network  # A Sequential may not be built yet.
-    and len(model.output_shape) == 2
-    and _is_kerass_own(kind)
-  )
-
-
-def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
-  reductions = tf.keras.losses.Reduction
-  return (
-    type(loss) in _LOSSES
-    and loss.reduction in (reductions.AUTO, reductions.SUM_OVER_BATCH_SIZE)
-    and getattr(loss, '_fn_kwargs', {}).get('ignore_class') is None
-    # Nothing of the class is replaced in the object.
-    and not any(hasattr(type(loss), name) for name in vars(loss))
-    and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY
-    and _is_kerass_own(type(loss))
-  )
-
-
-def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
-  """The model anew, from its configuration.
-
-  It runs the code of Keras's classes alone, whatever was replaced in the
-  objects of the original.
-
-  Raises:
-    ValueError: If it cannot be copied, or is not the same model.
-  """
-  original = model.keras_model
-  try:
-    copied = type(original).from_config(original.get_config())
-  except Exception as error:  # Of any kind: it may be the model's own code.
-    raise ValueError(f'model must have a configuration, got {error}') from error
-  result = functional.FunctionalModel(copied)
-  if [w.shape for w in copied.weights] != [w.shape for w in original.weights]:
-    raise ValueError('model must be that of its configuration')
-  shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
-  features = np.random.default_rng(0).standard_normal(shape)
-  given, own = (
-    one(model.initial_weights, features.astype(np.float32)).numpy()
-    for one in (model, result)
-  )
-  if not np.array_equal(given, own, equal_nan=True):
-    raise ValueError('model must be that of its configuration')
-  return result
-
-
-def supported_copy(
-  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
-) -> functional.FunctionalModel | None:
-  """A copy of a model that is made only of what is listed here, or None.
-
-  It is the copy that is trained on, so that what cannot be seen in the list
-  cannot be in the model either: a layer's function, replaced in the object.
-
-  Args:
-    model: The model.
-    loss: Its loss.
-  """
-  if not _is_known_model(model.keras_model) or (
-    model.features_spec.dtype != tf.float32
-  ):
-    return None
-  try:
-    copied = _copied(model)
-  except ValueError:
-    return None
-  return copied if _is_listed(copied, loss) else None
-
-
-def supports(
-  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
-) -> bool:
-  """Whether there is a `supported_copy`."""
-  return supported_copy(model, loss) is not None
-
-
-def _is_listed(
-  model: functional.FunctionalModel, loss: tf.keras.losses.Loss
-) -> bool:
-  """Whether a model and its loss are made only of what is listed here.
-
-  A list, and not a search for what is wrong: a layer, an op, an activation or a
-  loss that nobody has looked at may mix the examples of a batch, so that one of
-  them moves the gradients of all. Layers are used once, on inputs of the ranks
-  whose gradients are known here, in float32, in no model within the model.
-  """
-  keras_model = model.keras_model
-  if not _is_known_model(keras_model):
-    return False
-  layers = keras_model.layers
-  covered = [
-    w.ref() for one in _weighted_layers(keras_model) for w in one.weights
-  ]
-  return (
-    covered == [w.ref() for w in keras_model.trainable_weights]
-    and all(map(_is_known, layers))
-    and model.features_spec.dtype == tf.float32
-    and model.ops <= _OPS
-    and _is_known_loss(loss)
-  )
 
 
 @contextlib.contextmanager
@@ -303,7 +77,7 @@ class _WatchedModel:
     training: bool,
     views_name: str,
   ):
-    self.layers = _weighted_layers(model.keras_model)
+    self.layers = ghost_list.weighted_layers(model.keras_model)
     self._model = model.keras_model
     self._loss = loss
     self._training = training
@@ -387,7 +161,7 @@ def _kernel_gradients(
 
 
 class GhostClippedSum(clipping.PreparedSum):
-  """The sum of a `supported_copy`."""
+  """The sum of a `ghost_list.supported_copy`."""
 
   def __init__(
     self,
@@ -399,15 +173,15 @@ class GhostClippedSum(clipping.PreparedSum):
     self._watched = _WatchedModel(model, loss, training, views_name)
     self._views = views.VIEWS[views_name]
     layers = self._watched.layers
-    if all(map(_is_dense, layers)):
+    if all(map(ghost_list.is_dense, layers)):
       # No gradients of single examples are held; there is a row for each view.
       self.microbatches = sensitivity.MOST_MICROBATCHES // self._views
     # What only moves features. What computes may give other bits in `_sum`.
     self._upstream: dict[int, tf.keras.Model] = {}
     for place, layer in enumerate(layers if self._views == 1 else []):
       upstream = tf.keras.Model(model.keras_model.inputs, layer.input)
-      moves = all(type(one) in _MOVING_LAYERS for one in upstream.layers)
-      if _is_dense(layer) and moves:
+      kinds = set(map(type, upstream.layers))
+      if ghost_list.is_dense(layer) and kinds <= ghost_list.MOVING_LAYERS:
         self._upstream[place] = upstream
     # Not part of its caller's graph: in a loop's body TensorFlow does not find
     # the pairs of ops (a pooling and its gradient) that it has fast forms of.
@@ -459,7 +233,7 @@ class GhostClippedSum(clipping.PreparedSum):
       zip(inputs, deltas, explicit, strict=True)
     ):
       wanted += parts
-      if not _is_dense(layers[place]):
+      if not ghost_list.is_dense(layers[place]):
         continue
       if self._views > 1:
         wanted += tf.unstack(value, axis=1) + tf.unstack(delta, axis=1)
@@ -473,7 +247,7 @@ class GhostClippedSum(clipping.PreparedSum):
       zip(layers, inputs, explicit, strict=True)
     ):
       squares += [next(norms) for _ in parts]
-      if not _is_dense(layer):
+      if not ghost_list.is_dense(layer):
         continue
       if self._views > 1:
         of_terms = [next(norms) for _ in range(2 * self._views)]
@@ -508,12 +282,12 @@ class GhostClippedSum(clipping.PreparedSum):
     for place, layer in enumerate(layers):
       parts: list[tf.Tensor] = []
       explicit.append(parts)
-      if _is_dense(layer) and self._views == 1:
+      if ghost_list.is_dense(layer) and self._views == 1:
         continue
       value, delta = inputs[place], deltas[place]
       # Views and places of an example.
       places = tf.reshape(delta, [tf.shape(features)[0], -1, delta.shape[-1]])
-      if _is_dense(layer):
+      if ghost_list.is_dense(layer):
         inputs[place], deltas[place] = view_gradients.orthogonal_terms(
           tf.reshape(value, [-1, self._views, value.shape[-1]]),
           tf.reshape(delta, [-1, self._views, delta.shape[-1]]),
@@ -548,7 +322,7 @@ class GhostClippedSum(clipping.PreparedSum):
       layers, inputs, deltas, explicit, strict=True
     ):
       of_layer = []
-      if _is_dense(layer):
+      if ghost_list.is_dense(layer):
         left, right = kept(value, delta)
         scaled = flat_rows(right * shaped(scales, delta))
         rows = clipping.RowSums(tf.shape(scaled)[0])
@@ -577,7 +351,7 @@ def ghost_clipped_sum(
   training: bool = True,
   views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
-  """The sum of clipped gradients of a model that this module `supports`.
+  """The sum of clipped gradients of a model that `ghost_list` supports.
 
   Args:
     model: The model.
@@ -591,7 +365,7 @@ def ghost_clipped_sum(
   Raises:
     ValueError: If the model or the loss is not supported.
   """
-  copied = supported_copy(model, loss)
+  copied = ghost_list.supported_copy(model, loss)
   if copied is None:
     raise ValueError(
       'model must be made of the layers that ghost clipping knows, got '

@@ -16,7 +16,7 @@ from tvdp_tf.learning import (
   datasets,
   discrete_gaussian,
   functional,
-  ghost_clipping,
+  ghost_list,
   models,
   noise,
   partitions,
@@ -148,7 +148,7 @@ class SameModelTest(parameterized.TestCase):
       ]
     )
     self.assertFalse(
-      ghost_clipping.supports(
+      ghost_list.supports(
         functional.FunctionalModel(keras_model), models.MODELS['mlp'].loss
       )
     )
