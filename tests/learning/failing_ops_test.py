@@ -89,6 +89,8 @@ TAKEN = {
   'decomposed': lambda x: tf.linalg.qr(tf.reshape(x, [5, 2]))[0],
 }
 REFUSED = {
+  # It takes minutes for some values, and does not end for others.
+  'series': lambda x: tf.math.betainc(x, x, x),
   'bare': lambda x: tf.gather(TABLE, integers(x)),
   'beyond': lambda x: tf.gather(TABLE, clipped(x, ROWS)),
   'below': lambda x: tf.gather(TABLE, tf.clip_by_value(integers(x), -1, 4)),

@@ -72,6 +72,28 @@ class DataTest(parameterized.TestCase):
     self.assertEqual([part.tolist() for part in clients], [[0], [1, 2, 3]])
     self.assertEqual(own_data.shape_of(users), (4,))
 
+  @parameterized.parameters(
+    # Of one shape: an example with its one-hot label, and a batch.
+    (tf.TensorSpec((3, 4)), tf.TensorSpec((3,))),
+    (tf.TensorSpec((None, 4)), tf.TensorSpec((None,))),
+  )
+  def test_an_example_is_not_taken_for_a_batch(self, *specs):
+    rng = np.random.default_rng(0)
+
+    def elements(labels):
+      return tf.data.Dataset.from_generator(
+        lambda: ((rng.random([3, 4]), label) for label in labels),
+        output_signature=specs,
+      )
+
+    one_hot = elements(np.eye(3)[[0, 2, 1]])
+    with self.assertRaisesRegex(
+      ValueError, '^x of user 0 must have batches of'
+    ):
+      _dataset([one_hot], None)
+    data, _ = _dataset([elements(np.array([[0, 2, 1], [0, 0, 1]]))], None)
+    np.testing.assert_array_equal(data.train_labels, [0, 2, 1, 0, 0, 1])
+
   def test_the_callers_arrays_stay_theirs(self):
     x = _X.astype(np.float32)
     data, _ = _dataset(x)
@@ -161,6 +183,27 @@ def _sequential(*layers):
   return tf.keras.Sequential(list(layers))
 
 
+class _Broadcasting(tf.keras.losses.Loss):
+  """Of labels [n] and scores [n, 1] it makes [n, n]."""
+
+  def call(self, y_true, y_pred):
+    return tf.square(tf.cast(y_true, tf.float32) - y_pred)
+
+
+def _used_twice() -> tf.keras.Model:
+  """Its last layer is its first one, too."""
+  inputs = tf.keras.Input([4])
+  layer = _LAYERS.Dense(4, 'softmax')
+  return tf.keras.Model(inputs, layer(layer(inputs)))
+
+
+class _Gated(_LAYERS.Dense):
+  """Its activation is not at the end."""
+
+  def call(self, inputs):
+    return self.activation(tf.matmul(inputs, self.kernel)) * inputs[:, :3]
+
+
 class ModelTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('never_called', lambda: _sequential(_LAYERS.Dense(3, 'softmax'))),
@@ -186,6 +229,11 @@ class ModelTest(parameterized.TestCase):
     for one, other in zip(weights, trained.get_weights(), strict=True):
       np.testing.assert_array_equal(one + 1, other)
     functional.FunctionalModel(built)  # It can be trained.
+
+  def test_an_activation_that_is_not_the_end_stays(self):
+    model = _sequential(_Gated(3, 'sigmoid'))
+    built = own_model.OwnModel(lambda: model, (4,)).spec.build((4,), 3, 0)
+    np.testing.assert_array_equal(built(_X), model(_X))
 
   def test_a_model_that_was_called_with_one_example_takes_more(self):
     model = _sequential(_LAYERS.Dense(3, 'softmax'))
@@ -259,6 +307,42 @@ class ModelTest(parameterized.TestCase):
       lambda: _sequential(_LAYERS.Dense(3)),
       'mse',
       '^loss must be one of ',
+    ),
+    (
+      'other_shapes',
+      lambda: _sequential(_LAYERS.Dense(3)),
+      tf.keras.losses.MeanSquaredError(),
+      r'^loss must take labels \[n\], class numbers, and scores \[n, 3\], got',
+    ),
+    (
+      'each_label_with_each_score',
+      lambda: _sequential(_LAYERS.Dense(1)),
+      _Broadcasting(),
+      r'^loss must be the mean over labels \[n\] and scores \[n, 1\], got',
+    ),
+    (
+      'no_weights',
+      lambda: _sequential(_LAYERS.Flatten()),
+      None,
+      '^model must have weights to train, got none$',
+    ),
+    (
+      'used_twice',
+      _used_twice,
+      None,
+      'outputs that are probabilities: leave the last step out',
+    ),
+    (
+      'integers',
+      lambda: _sequential(
+        tf.keras.Input([4], dtype='int32'),
+        _LAYERS.Embedding(2, 2),
+        _LAYERS.Flatten(),
+        _LAYERS.Dense(3),
+        _LAYERS.Softmax(),
+      ),
+      None,
+      'outputs that are probabilities: leave the last step out',
     ),
   )
   def test_refused(self, model, loss, text):

@@ -30,7 +30,7 @@ _TOTAL = frozenset(
     *('ApproximateEqual', 'Asin', 'Asinh', 'Atan', 'Atan2', 'Atanh', 'AvgPool'),
     *('AvgPool3D', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
     *('BesselI0', 'BesselI0e', 'BesselI1', 'BesselI1e'),
-    *('Betainc', 'BiasAdd', 'BiasAddGrad', 'BiasAddV1', 'BitwiseAnd'),
+    *('BiasAdd', 'BiasAddGrad', 'BiasAddV1', 'BitwiseAnd'),
     *('BitwiseOr', 'BitwiseXor', 'Bucketize', 'Cast', 'Ceil', 'ClipByValue'),
     *('Complex', 'ComplexAbs', 'Conj', 'Conv2D', 'Conv3D', 'Cos', 'Cosh'),
     *('CudnnRNN', 'DepthToSpace', 'DepthwiseConv2dNative', 'Diag', 'DiagPart'),

@@ -105,7 +105,7 @@ def _part(
 ) -> tuple[np.ndarray, np.ndarray]:
   """(features, labels) of a user, or of the test."""
   if isinstance(part, tf.data.Dataset):
-    part = _read(f'x {whose}'.strip(), part)
+    part = _read(f'x {whose}'.strip(), part, num_classes)
   if not isinstance(part, (list, tuple)) or len(part) != 2:
     raise ValueError(
       f'{f"x {whose}".strip()} must be a pair of examples and labels, or a'
@@ -144,7 +144,9 @@ def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
   )
 
 
-def _read(name: str, data: tf.data.Dataset) -> tuple[Any, Any]:
+def _read(
+  name: str, data: tf.data.Dataset, num_classes: int
+) -> tuple[Any, Any]:
   _, batched = _elements(name, data)
   if not batched:
     data = data.batch(1024)
@@ -152,6 +154,15 @@ def _read(name: str, data: tf.data.Dataset) -> tuple[Any, Any]:
   if not batches:
     raise ValueError(f'{name} must have examples, got none')
   features, labels = zip(*batches, strict=True)
+  if batched and all(
+    row.shape == (num_classes,) and np.isin(row, (0, 1)).all() for row in labels
+  ):
+    # What is protected is an example: not one of the rows in it.
+    raise ValueError(
+      f'{name} must have batches of another size, or labels that are class'
+      f' numbers, got {num_classes} zeros and ones with each element: the'
+      ' one-hot label of an example, or those of a batch'
+    )
   return np.concatenate(features), np.concatenate(labels)
 
 

@@ -15,6 +15,7 @@ from tvdp_tf.learning import datasets, functional, models
 _LINEAR = tf.keras.activations.linear
 # The outputs of what ends in one are no scores.
 _IN_THE_LOSS = (tf.keras.activations.softmax, tf.keras.activations.sigmoid)
+_ENDS = (tf.keras.layers.Dense, tf.keras.layers.Activation)
 _LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
   'cross_entropy': models.CrossEntropyLoss,
   'logistic': models.LogisticLoss,
@@ -87,10 +88,12 @@ class OwnModel:
         raise ValueError(
           f'model must have weights in float32, got one in {weight.dtype}'
         )
+    if not original.trainable_weights:
+      raise ValueError('model must have weights to train, got none')
     _check_scores(self._scores(self._initial))
-    self.spec = models.ModelSpec(
-      datasets.OWN, self._build, _loss(loss, outputs)
-    )
+    found = _loss(loss, outputs)
+    _check_loss(found, outputs, self.num_classes)
+    self.spec = models.ModelSpec(datasets.OWN, self._build, found)
 
   def with_weights(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
     """Another model like it, with these weights, its softmax in place.
@@ -115,7 +118,9 @@ class OwnModel:
     made = self.with_weights(weights)
     if type(made).__name__ in ('Sequential', 'Functional'):
       last = made.layers[-1]
-      if getattr(last, 'activation', None) in _IN_THE_LOSS:
+      # Of others the activation may be elsewhere than at the end.
+      ends = type(last) in _ENDS and len(last._inbound_nodes) <= 1
+      if ends and last.activation in _IN_THE_LOSS:
         last.activation = _LINEAR
     return _with_input(made, self.input_shape)
 
@@ -180,9 +185,12 @@ def _check_scores(model: tf.keras.Model) -> None:
   """Refuses outputs that are probabilities, as of made-up examples."""
   spec = model.inputs[0]
   dtype = tf.as_dtype(spec.dtype)
-  if not dtype.is_floating or None in spec.shape[1:]:
+  if None in spec.shape[1:]:
     return
-  examples = np.random.default_rng(0).normal(0, 10, [16, *spec.shape[1:]])
+  rng, shape = np.random.default_rng(0), [16, *spec.shape[1:]]
+  examples = (
+    rng.normal(0, 10, shape) if dtype.is_floating else rng.integers(0, 2, shape)
+  )
   try:
     with functional.any_index(model):
       outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
@@ -224,3 +232,29 @@ def _loss(
       f' for a model of {outputs} outputs, got {name!r}'
     )
   return _LOSSES[name]()
+
+
+def _check_loss(
+  loss: tf.keras.losses.Loss, outputs: int, num_classes: int
+) -> None:
+  """Refuses a loss that is not the mean of what it is of single examples."""
+  rng = np.random.default_rng(0)
+  scores = tf.constant(rng.normal(size=[5, outputs]), tf.float32)
+  labels = tf.constant(np.arange(5) % num_classes, tf.int32)
+  try:
+    together = np.asarray(loss(labels, scores))
+    single = [
+      np.asarray(loss(labels[i : i + 1], scores[i : i + 1])) for i in range(5)
+    ]
+  # Of any kind: it may be the caller's own code.
+  except Exception as error:
+    raise ValueError(
+      f'loss must take labels [n], class numbers, and scores [n, {outputs}],'
+      f' got {type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    ) from error
+  if together.shape or not np.allclose(together, np.mean(single), rtol=1e-4):
+    raise ValueError(
+      f'loss must be the mean over labels [n] and scores [n, {outputs}], got'
+      f' {" ".join(str(together).split())[:60]} for five examples whose losses'
+      f' have the mean {np.mean(single):g}: labels may have to be reshaped'
+    )
