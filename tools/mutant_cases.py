@@ -447,6 +447,10 @@ _CASES: list[mutants_of_learning.Case] = [
     ('tests/runtimes/compiled/stock_algorithms_test.py',),
     ("r'|Random(?!Shuffle\\w)\\w*|", "r'|Random\\w*|"),
     ('if lasting := _lasting(definition):', 'if lasting := []:'),
+    ("if node.op == 'VarHandleOp'\n  }", 'if False\n  }'),
+    ('if node.op in _CACHES and _has_file(node, by_name)', 'if False'),
+    ("    or name.op != 'Const'\n", ''),
+    ('if _LIVES_ON.fullmatch(kind)', 'if False'),
   ),
   (
     'tvdp_tf/federated/nesting.py',

@@ -155,6 +155,24 @@ class OwnFeaturesTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'a function of one example, got'):
       features.applied(name, dataset, [range(10)])
 
+  def test_a_function_with_a_buffer_of_its_own(self):
+    """In threads it would give one example's features to another."""
+    buffer = np.empty([64], np.float32)
+
+    def buffered(image):
+      for place, value in enumerate(image.ravel()):
+        buffer[place] = value
+      return buffer
+
+    dataset = datasets.load('digits')
+    every = range(len(dataset.train_labels))
+    clients = [every[start : start + 100] for start in every[::100]]
+    found = features.applied(features.register(buffered), dataset, clients)
+    for part in ('train_features', 'test_features'):
+      np.testing.assert_array_equal(
+        getattr(found, part), getattr(dataset, part).reshape(-1, 64)
+      )
+
   def test_what_mixes_examples_is_found(self):
     mixing = features.Features(
       'mixing', lambda x: (x - x.mean(axis=0)).reshape(len(x), -1)

@@ -197,7 +197,7 @@ def _used_twice() -> tf.keras.Model:
   return tf.keras.Model(inputs, layer(layer(inputs)))
 
 
-class _Gated(_LAYERS.Dense):
+class _Gated(tf.keras.layers.Dense):
   """Its activation is not at the end."""
 
   def call(self, inputs):

@@ -312,7 +312,8 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   name = getattr(function, '__name__', '')  # Not everything callable has one.
 
   def compute(examples):
-    return np.stack([np.asarray(function(x), np.float32) for x in examples])
+    # A copy: the function may give the same array each time.
+    return np.stack([np.array(function(x), np.float32) for x in examples])
 
   known = FEATURES.get(name)
   if not name.isidentifier() or (
@@ -454,7 +455,9 @@ def applied(
           result[start:end] = of(examples[start:end])
           bar.update(end - start)
 
-      with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+      # A user's function may work in a buffer of its own.
+      threads = 1 if features.function else os.cpu_count()
+      with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         list(pool.map(fill, parts))
       return result
 

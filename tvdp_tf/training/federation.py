@@ -93,7 +93,10 @@ class Federation:
         return arrays  # Nobody keeps them.
       for array in arrays:
         # The compiled runtime keeps what cannot change on its device.
-        array.flags.writeable = False
+        part_of: np.ndarray | None = array
+        while isinstance(part_of, np.ndarray):
+          part_of.flags.writeable = False
+          part_of = part_of.base
       self._user_data[user] = arrays
     return self._user_data[user]
 

@@ -294,13 +294,36 @@ class CompiledRuntimeTest(parameterized.TestCase):
     shared[...] = 1
     users = [shared[user] for user in range(3)]
     plain = np.ones([64, 100], np.float32)
-    for array in (*users, plain):
+    views: list[np.ndarray] = [shared]
+    while isinstance(views[-1].base, np.ndarray):
+      views.append(views[-1].base)
+    for array in (*users, plain, *views):
       array.flags.writeable = False
     resident = runtime._Resident()
     tensors = [resident(array) for array in (*users, plain)]
     self.assertIs(resident(users[1]), tensors[1])
+    for array in reversed(views):
+      array.flags.writeable = True
     shared[1] = 2
     self.assertEqual([float(t[5, 5]) for t in tensors], [1, 2, 1, 1])
+
+  def test_a_read_only_view_of_what_can_change_is_read_anew(self):
+    changing = np.ones([64, 100], np.float32)
+    view = changing[:]
+    view.flags.writeable = False
+    self.assertIs(runtime._Resident()(view), view)
+
+  def test_arrays_that_nobody_has_any_more_are_let_go(self):
+    resident = runtime._Resident()
+    kept = np.zeros([64, 100], np.float32)
+    kept.flags.writeable = False
+    tensor = resident(kept)
+    for _ in range(1000):
+      array = np.zeros([64, 100], np.float32)
+      array.flags.writeable = False
+      resident(array)
+    self.assertIs(resident(kept), tensor)
+    self.assertLess(len(resident._tensors), 100)
 
   def test_secure_sums_are_refused(self):
     process = tff.aggregators.SecureSumFactory(10).create(

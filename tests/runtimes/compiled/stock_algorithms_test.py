@@ -196,6 +196,60 @@ class StockAlgorithmsTest(parameterized.TestCase):
     ):
       count(1.0)
 
+  @parameterized.parameters(
+    ('VarHandleOp .in a function', 'variable'),
+    ('VarHandleOp .in a function', 'variable_of_a_loop'),
+    ('CacheDataset.* .with a file', 'cache'),
+    ('CacheDataset.* .with a file', 'computed_cache'),
+    ('SnapshotDataset', 'snapshot'),
+  )
+  def test_a_hidden_state_is_refused(self, kind, how):
+    folder = self.create_tempdir().full_path
+
+    def exchanged(value):
+      kept = tf.raw_ops.VarHandleOp(
+        dtype=tf.float32, shape=[], shared_name='kept'
+      )
+      put = tf.raw_ops.AssignVariableOp(resource=kept, value=value)
+      with tf.control_dependencies([put]):
+        return tf.raw_ops.ReadVariableOp(resource=kept, dtype=tf.float32)
+
+    def of_data_set(change):
+      def computed(value):
+        data = change(tf.data.Dataset.from_tensors(value))
+        return data.reduce(0.0, lambda total, one: total + one)
+
+      return computed
+
+    functions = {
+      'variable': tf.function(exchanged),
+      'variable_of_a_loop': lambda value: tf.map_fn(exchanged, value[None])[0],
+      'cache': of_data_set(lambda data: data.cache(folder)),
+      'computed_cache': of_data_set(
+        lambda data: data.cache(tf.strings.join([folder, '/x']))
+      ),
+      'snapshot': of_data_set(lambda data: data.snapshot(folder)),
+    }
+    function = functions[how]
+    computation = tff.tensorflow.computation(function, np.float32)
+    with (
+      runtimes.compiled_runtime('cpu'),
+      self.assertRaisesRegex(NotImplementedError, f'go from .*{kind}'),
+    ):
+      computation(1.0)
+
+  def test_a_cache_in_memory_is_taken(self):
+    @tff.tensorflow.computation(np.float32)
+    def doubled(value):
+      data = tf.data.Dataset.from_tensors(value).cache().repeat(2)
+      nested = data.flat_map(
+        lambda one: tf.data.Dataset.from_tensors(one).cache()
+      )
+      return nested.reduce(0.0, lambda total, one: total + one)
+
+    with runtimes.compiled_runtime('cpu'):
+      self.assertEqual([float(doubled(v)) for v in (1, 2, 3)], [2, 4, 6])
+
 
 if __name__ == '__main__':
   absltest.main()

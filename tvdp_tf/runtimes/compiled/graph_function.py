@@ -66,6 +66,12 @@ _ENDS_WITH_THE_CALL = re.compile(
   r'|Assert|Print|PrintV2|CheckNumerics\w*|DeviceIndex|Timestamp|Empty'
   r'|StatelessRandomGetAlg|IsTensorFloat32Enabled'
 )
+# Of these, what lives on all the same: on the disk or in a server; and most of
+# them TensorFlow does not call stateful.
+_LIVES_ON = re.compile(
+  r'(Experimental)?(Snapshot|Save|Register|DataService|DatasetToTFRecord)\w*'
+)
+_CACHES = ('CacheDataset', 'CacheDatasetV2')
 
 
 def _is_number(dtype: tf.DType) -> bool:
@@ -171,19 +177,44 @@ class _Graph:
     return result
 
 
+def _has_file(node: Any, nodes: dict[str, Any]) -> bool:
+  """Whether a cache of a data set is a file, or may be one."""
+  name = nodes.get(_node_of(node.input[1]))
+  return (
+    name is None
+    or name.op != 'Const'
+    or any(tf.make_ndarray(name.attr['value'].tensor).flat)
+  )
+
+
 def _lasting(definition: tf.compat.v1.GraphDef) -> list[str]:
   """Kinds of ops whose state would go from one call to another."""
-  kinds = {node.op for node in definition.node}
-  for function in definition.library.function:
-    kinds |= {node.op for node in function.node_def}
+  bodies = [function.node_def for function in definition.library.function]
+  kinds = {node.op for nodes in (definition.node, *bodies) for node in nodes}
   ops = {kind: op_def_registry.get(kind) for kind in kinds}
-  return sorted(
+  found = {
     kind
     for kind, op in ops.items()
     if op is not None  # Else a function.
     and (op.is_stateful or any(arg.is_ref for arg in op.output_arg))
     and not _ENDS_WITH_THE_CALL.fullmatch(kind)
-  )
+  }
+  found |= {kind for kind in kinds if _LIVES_ON.fullmatch(kind)}
+  for nodes in (definition.node, *bodies):
+    by_name = {node.name: node for node in nodes}
+    found |= {
+      f'{node.op} (with a file)'
+      for node in nodes
+      if node.op in _CACHES and _has_file(node, by_name)
+    }
+  # Only those of the graph itself are made anew: see `pruned`.
+  found |= {
+    f'{node.op} (in a function)'
+    for nodes in bodies
+    for node in nodes
+    if node.op == 'VarHandleOp'
+  }
+  return sorted(found)
 
 
 def _unknown(definition: tf.compat.v1.GraphDef) -> list[Any]:

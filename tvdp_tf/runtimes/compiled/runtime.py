@@ -29,6 +29,7 @@ before each round.
 """
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,17 @@ from tvdp_tf.runtimes.compiled import (
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
+# With fewer arrays nobody looks for those that are of no use any more.
+_FEWEST_SWEPT = 64
+
+
+def _is_fixed(array: Any) -> bool:
+  """Whether an array is read-only, and so is what it is a view of."""
+  while isinstance(array, np.ndarray):
+    if array.flags.writeable:
+      return False
+    array = array.base
+  return array is None
 
 
 class _Resident:
@@ -53,21 +65,32 @@ class _Resident:
 
   Only arrays that cannot change: those marked as read-only. A CPU shares the
   memory of those that are `learning.aligned`, and has a copy of the others.
+  They are kept as long as somebody else has the array.
   """
 
   def __init__(self):
     self._tensors: dict[int, tuple[np.ndarray, tf.Tensor]] = {}
+    self._most = _FEWEST_SWEPT
+
+  def _sweep(self) -> None:
+    """Lets go of arrays that can never come again."""
+    for key, held in list(self._tensors.items()):
+      # By the tuple, and as an argument.
+      if sys.getrefcount(held[0]) <= 2:
+        self._tensors.pop(key, None)
+    self._most = max(_FEWEST_SWEPT, 2 * len(self._tensors))
 
   def __call__(self, value: Any) -> Any:
-    fixed = (
+    if not (
       isinstance(value, np.ndarray)
-      and not value.flags.writeable
       and value.nbytes >= _RESIDENT_BYTES
-    )
-    if not fixed:
+      and _is_fixed(value)
+    ):
       return value
     held = self._tensors.get(id(value))
     if held is None:
+      if len(self._tensors) >= self._most:
+        self._sweep()
       # The array is held too: its id stays its own.
       tensor = tf.raw_ops.Identity(input=value)
       held = self._tensors[id(value)] = (value, tensor)
