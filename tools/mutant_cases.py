@@ -453,6 +453,13 @@ _CASES: list[mutants_of_learning.Case] = [
     ('if _LIVES_ON.fullmatch(kind)', 'if False'),
   ),
   (
+    'tvdp_tf/runtimes/compiled/values.py',
+    ('tests/runtimes/compiled/values_test.py',),
+    ('if not (fits and in_range):', 'if not fits:'),
+    ('if not (fits and in_range):', 'if not in_range:'),
+    ('yield _checked(leaf, leaf_type)', 'yield leaf'),
+  ),
+  (
     'tvdp_tf/federated/nesting.py',
     (f'{_NESTING}::SelectTest',),
     ('if block.uri in _ASKS:', 'if False:'),

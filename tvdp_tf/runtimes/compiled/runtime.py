@@ -29,6 +29,7 @@ before each round.
 """
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -170,7 +171,13 @@ class _CompiledRound:
     resident: _Resident,
     fold: ordered_fold.OrderedFold,
   ) -> Any:
-    state = list(values.flatten(server, self._server_type))
+    state = list(
+      values.tensors(
+        server,
+        self._server_type.member,
+        itertools.repeat(graph_function.TENSOR),
+      )
+    )
     broadcast = self._prepare(*state)
 
     def work(client):
@@ -197,6 +204,26 @@ def _of_two(
   (state, result, measurements).
   """
   signature = comp.type_signature
+  placements = [
+    [
+      one.placement if isinstance(one, tff.FederatedType) else None
+      for one in of
+    ]
+    if isinstance(of, tff.StructType)
+    else []
+    for of in (signature.parameter, signature.result)
+  ]
+  if not (
+    len(placements[0]) >= 2
+    and placements[0] == [tff.SERVER] + [tff.CLIENTS] * (len(placements[0]) - 1)
+    and len(placements[1]) >= 2
+    and placements[1][0] == tff.SERVER
+  ):
+    raise NotImplementedError(
+      'another form than (state at the server, data at the clients) -> (state, '
+      f'output), got {signature.compact_representation()}: run it in '
+      'local_runtime'
+    )
   server_type, *client_types = list(signature.parameter)
   if len(client_types) == 1 and len(signature.result) == 2:
     return comp

@@ -24,14 +24,61 @@ def flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
   elif isinstance(type_spec, tff.StructType):
     if isinstance(value, Mapping):
       parts = [value[name] for name in tff.structure.name_list(type_spec)]
+    elif fields := getattr(type(value), '__attrs_attrs__', ()):
+      parts = [getattr(value, field.name) for field in fields]
     else:
       parts = list(value)
+    if len(parts) != len(type_spec):
+      raise ValueError(
+        f'a value must have the {len(type_spec)} parts of '
+        f'{type_spec.compact_representation()}, got {len(parts)}'
+      )
     for part, (_, part_type) in zip(
       parts, tff.structure.iter_elements(type_spec), strict=True
     ):
       yield from flatten(part, part_type)
   else:
     yield value
+
+
+def _checked(leaf: Any, tensor_type: tff.TensorType) -> Any:
+  """An array, tensor or number, if it is of the type but for its precision.
+
+  TensorFlow would take a wrong shape, wrap an integer that is too large, and
+  drop an imaginary part.
+
+  Raises:
+    ValueError: If it is not.
+  """
+  array = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+  wanted, dtype = tensor_type.dtype, array.dtype
+  if isinstance(dtype, tf.DType):
+    dtype = np.dtype(dtype.as_numpy_dtype)
+  shape = tuple(array.shape)
+  fits = tensor_type.shape is None or (
+    len(shape) == len(tensor_type.shape)
+    and all(
+      size in (known, None)
+      for size, known in zip(tensor_type.shape, shape, strict=True)
+    )
+  )
+  in_range = True
+  if fits and dtype != wanted:
+    texts, integers = 'USO', 'iu'
+    if wanted.kind in texts:
+      fits = dtype.kind in texts
+    elif wanted.kind in integers and dtype.kind in integers:
+      limits, array = np.iinfo(wanted), np.asarray(array)
+      in_range = bool(np.all((limits.min <= array) & (array <= limits.max)))
+    else:
+      fits = np.can_cast(dtype, wanted, 'same_kind')
+  if not (fits and in_range):
+    # Its values stay unsaid: they may be a client's.
+    raise ValueError(
+      f'a value must be {tensor_type.compact_representation()}, got '
+      f'{dtype.name}{list(shape)}{"" if in_range else " beyond its range"}'
+    )
+  return leaf
 
 
 def _leaf_types(type_spec: tff.Type) -> Iterator[tff.Type]:
@@ -43,7 +90,9 @@ def _leaf_types(type_spec: tff.Type) -> Iterator[tff.Type]:
     yield type_spec
 
 
-def _only_element(sequence: Iterable[Any]) -> list[tf.Tensor]:
+def _only_element(
+  sequence: Iterable[Any], element_type: tff.Type
+) -> list[tf.Tensor]:
   """The tensors of what a computation extracts as a sequence's only element."""
   elements = list(sequence)
   if len(elements) != 1:
@@ -51,7 +100,14 @@ def _only_element(sequence: Iterable[Any]) -> list[tf.Tensor]:
       'a client must bring a sequence of exactly one element, got '
       f'{len(elements)}'
     )
-  return tf.nest.flatten(elements[0])
+  leaves = tf.nest.flatten(elements[0])
+  types = list(_leaf_types(element_type))
+  if len(leaves) != len(types):
+    raise ValueError(
+      f'a client must bring elements of '
+      f'{element_type.compact_representation()}, got one of {len(leaves)} parts'
+    )
+  return [_checked(leaf, one) for leaf, one in zip(leaves, types, strict=True)]
 
 
 def _dataset(elements: Sequence[Any]) -> tf.data.Dataset:
@@ -99,17 +155,17 @@ def tensors(
     Tensors, arrays or numbers.
 
   Raises:
-    ValueError: If a sequence has other elements than the type, or several
-      where the only one is taken.
+    ValueError: If a value is not of the type, or a sequence has several
+      elements where the only one is taken.
   """
   leaves, types = flatten(value, type_spec), _leaf_types(type_spec)
   for leaf, leaf_type, kind in zip(leaves, types, kinds, strict=False):
     if kind == graph_function.DATASET:
       yield _variant(leaf, leaf_type)
     elif kind == graph_function.ELEMENT:
-      yield from _only_element(leaf)
+      yield from _only_element(leaf, leaf_type.element)
     else:
-      yield leaf
+      yield _checked(leaf, leaf_type)
 
 
 def _filler(positions: Any) -> Callable[[Sequence[Any]], Any]:
