@@ -465,6 +465,12 @@ _CASES: list[mutants_of_learning.Case] = [
     ('if block.uri in _ASKS:', 'if False:'),
   ),
   (
+    'tvdp_tf/federated/nesting.py',
+    ('tests/federated/drop_in_test.py::NestingTest',),
+    ('and not names <= _CONSTANTS:', 'and False:'),
+    ('and not names <= _CONSTANTS:', 'and names:'),
+  ),
+  (
     'tvdp_tf/mechanisms/statements.py',
     ('tests/mechanisms/own_mechanism_test.py',),
     ('holds, reason = verdict(plan, found.epsilon, reason)', 'pass'),

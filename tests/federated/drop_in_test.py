@@ -208,6 +208,12 @@ class NestingTest(parameterized.TestCase):
       'rotated_central',
       lambda: AGGREGATORS.HadamardTransformFactory(central()),
     ),
+    (
+      'query_with_a_constant_clip',
+      lambda: AGGREGATORS.DifferentiallyPrivateFactory(
+        tfp.NormalizedQuery(tfp.GaussianSumQuery(1.0, 0.0), 2.0), unweighted()
+      ),
+    ),
   )
   def test_kept(self, factory):
     federated.check_nesting(create(factory()))
@@ -306,6 +312,14 @@ class NestingTest(parameterized.TestCase):
       'adaptive_sum_in_query',
       lambda: central_around(AGGREGATORS.SecureSumFactory(adaptive_norm())),
       'must not adapt .* current_estimate',
+    ),
+    (
+      'adaptive_query',
+      lambda: AGGREGATORS.DifferentiallyPrivateFactory(
+        tfp.QuantileAdaptiveClipSumQuery(1.0, 0.0, 0.5, 0.2, 0.0, 3.0, True),
+        unweighted(),
+      ),
+      'must have a constant clip',
     ),
     (
       'weights',

@@ -28,6 +28,8 @@ _ROBUST = {
 }
 # In the state of a weighted mean: of TFF's, and of `checked_mean`.
 _WEIGHTED = ('weight_sum_process', checked_mean.WEIGHTS)
+# In the state of TensorFlow Privacy's queries whose clip is constant.
+_CONSTANTS = {'l2_norm_clip', 'stddev', 'denominator'}
 # What a value may depend on: the data of clients; the schedule of the noise,
 # and so, in all aggregators of ours, the noise itself.
 _DATA = 'data'
@@ -461,9 +463,20 @@ def _check_adaptive(fields: dict[str, tff.Type]) -> None:
 
 
 def _check_query(fields: dict[str, tff.Type]) -> None:
-  """Refuses a query of queries, some of which may have no noise."""
+  """Refuses a query of queries, some of which may have no noise.
+
+  And one that may adapt its clip, around noise that clients add.
+  """
   query = fields.get('query_state')
-  if query is None or not _has_noise(query):
+  if query is None:
+    return
+  if not _has_noise(query):
+    names = {name for name, _, _ in _leaves(query, frozenset())}
+    if _has_noise(fields['agg_state']) and not names <= _CONSTANTS:
+      raise ValueError(
+        'a query around an aggregator with noise must have a constant clip, as '
+        f'GaussianSumQuery has, got one of the state {query}'
+      )
     return
   own = dict(_children(query))
   # Of a NormalizedQuery.
