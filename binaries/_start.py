@@ -1,7 +1,7 @@
 """How every program starts; the first that it imports.
 
 Puts the checkout, whose folders the programs use, on the import path, and has
-Ctrl-C and SIGTERM end a program in one line from now on.
+Ctrl-C and SIGTERM end a program in one line from now on. TensorFlow is silent.
 """
 
 import pathlib
@@ -9,6 +9,8 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 
+from tvdp_tf import _environment
 from tvdp_tf.cli import program
 
+_environment.set_defaults()  # Before anything imports TensorFlow.
 program.end_at_once()

@@ -202,6 +202,16 @@ class FlagsTest(parameterized.TestCase):
     self.assertIn(line, result.stderr)
     self.assertFalse(os.path.lexists(folder))
 
+  def test_one_line_of_a_new_process(self):
+    """Of no other library, at the start or at the end."""
+    with mock.patch.dict(os.environ):
+      os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)
+      result = program_runner.run(
+        'reproduce.py', '--experiment=fig99', fresh=True
+      )
+    self.assertEqual(result.returncode, 2)
+    self.assertLen(result.stderr.splitlines(), 1)
+
   def test_existing_folder(self):
     folder = self.create_tempdir().full_path
     pathlib.Path(folder, 'mine').touch()

@@ -15,7 +15,8 @@ from tvdp_tf.learning import (
 
 _X = np.arange(24).reshape(6, 4) / 8
 _Y = np.array([0, 1, 2, 0, 1, 2])
-_TEST = (_X, _Y)
+_TEST = (_X + 1, _Y)
+_SET = tf.data.Dataset.from_tensor_slices((_X, _Y))
 _LAYERS = tf.keras.layers
 
 
@@ -55,6 +56,23 @@ class DataTest(parameterized.TestCase):
     self.assertIsNone(clients)
 
   @parameterized.named_parameters(
+    ('the_same', _X, _Y, (_X, _Y)),
+    ('a_part', _X, _Y, (_X[1:3], _Y[1:3])),
+    ('equal', _X.tolist(), _Y, (_X.copy(), _Y)),
+    ('of_a_user', [(_X[:2], _Y[:2]), (_X[2:], _Y[2:])], None, (_X[3:], _Y[3:])),
+    ('a_set', [_SET], None, _SET),
+    ('equal_sets', [_SET], None, _SET.batch(2)),
+  )
+  def test_test_data_are_not_the_private_ones(self, x, y, test):
+    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+      _dataset(x, y, test)
+
+  def test_neighbors_in_memory_are_no_examples_of_x(self):
+    for x, test in ((_X[:2], _X[2:]), (_X[::2], _X[1::2])):
+      data, _ = _dataset(x, _Y[: len(x)], (test, _Y[: len(test)]))
+      np.testing.assert_array_equal(data.test_features, test)
+
+  @parameterized.named_parameters(
     ('pairs', lambda part: part),
     ('sets', tf.data.Dataset.from_tensor_slices),
     ('batches', lambda part: tf.data.Dataset.from_tensor_slices(part).batch(2)),
@@ -68,7 +86,7 @@ class DataTest(parameterized.TestCase):
     data, clients = _dataset(users, None, make(_TEST))
     np.testing.assert_array_equal(data.train_features, _X[:4])
     np.testing.assert_array_equal(data.train_labels, _Y[:4])
-    np.testing.assert_array_equal(data.test_features, _X)
+    np.testing.assert_array_equal(data.test_features, _TEST[0])
     self.assertEqual([part.tolist() for part in clients], [[0], [1, 2, 3]])
     self.assertEqual(own_data.shape_of(users), (4,))
 

@@ -122,6 +122,19 @@ class OwnMechanismTest(parameterized.TestCase):
       settings_lib.TrainingSettings(mechanism=type('Other', (Ball,), {}))
 
   @parameterized.parameters(
+    (mechanisms.Mechanism, 'a subclass of .* got Mechanism with the name None'),
+    (int, 'a subclass of tvdp_tf.Mechanism .* got int with the name None'),
+    (type('Odd', (Ball,), {'name': 'a b'}), r"an identifier, .* name 'a b'"),
+    (
+      type('Half', (mechanisms.Mechanism,), {'name': 'half'}),
+      'define sensitivity_on_record, statement, got Half without',
+    ),
+  )
+  def test_what_is_no_mechanism(self, mechanism, message):
+    with self.assertRaisesRegex(ValueError, f'^mechanism must .*{message}'):
+      settings_lib.TrainingSettings(mechanism=mechanism)
+
+  @parameterized.parameters(
     (Careless, None, True, 'I say so'),
     (Careless, 1, False, 'the noise is reproducible from --seed'),
     (
@@ -150,6 +163,11 @@ class OwnMechanismTest(parameterized.TestCase):
     result = train.train(settings, folder)
     self.assertEqual(result.statement.holds, holds)
     self.assertRegex(result.statement.reason, f'^{reason}')
+    claims = f'as {__name__} claims'
+    self.assertEqual(f', {claims}: it is' in result.statement.reason, holds)
+    rule = result.statement.sensitivity
+    assert rule is not None
+    self.assertStartsWith(rule.reason, f'{claims}: ')
     written = json.loads((folder / 'privacy.json').read_text())
     self.assertEqual(written['holds'], holds)
     words = '\n'.join(written['assumptions'])

@@ -39,7 +39,7 @@ class NoiseDistanceTest(parameterized.TestCase):
     for noise in noise_distance.DISTANCES:
       self.assertGreater(noise_distance.share_of_delta(200.0, 1, noise), 1)
       self.assertEqual(noise_distance.share_of_delta(1e9, 1, noise), math.inf)
-    with self.assertRaisesRegex(ValueError, 'none is large enough'):
+    with self.assertRaisesRegex(ValueError, '^epsilon must be lower'):
       noise_distance.accounted_delta(0.4, 1e9, 1, 'continuous')
 
   def test_the_break_of_a_tail_at_eight_deviations_is_covered(self):

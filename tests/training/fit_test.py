@@ -106,7 +106,9 @@ class FitTest(FitTestCase):
         _LAYERS.Dense(3),
       ]
     )
-    run = self.fit(text, tokens, Y[:60], test=(tokens, Y[:60]), users=4)
+    run = self.fit(
+      text, tokens, Y[:60], test=(tokens[::-1] + 0, Y[:60]), users=4
+    )
     self.assertTrue(run.statement.holds)
 
   def test_numbers_of_numpy_and_lists(self):

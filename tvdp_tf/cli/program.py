@@ -252,8 +252,8 @@ def _is_alone() -> bool:
   return sys.argv[0] in sys.orig_argv
 
 
-def _leave() -> NoReturn:
-  """Ends a program that has succeeded.
+def _leave(code: int) -> NoReturn:
+  """Ends a program that has nothing left to do.
 
   In the way of Python's own end, up to where it takes the modules of TensorFlow
   apart: a fifth of a second.
@@ -263,7 +263,7 @@ def _leave() -> NoReturn:
   for stream in (sys.stdout, sys.stderr):
     if stream:
       stream.flush()
-  os._exit(0)
+  os._exit(code)
 
 
 def run(main: Callable[[], None]) -> NoReturn:
@@ -293,8 +293,12 @@ def run(main: Callable[[], None]) -> NoReturn:
     except SystemExit as end:
       if sys.stdout:
         sys.stdout.flush()  # Here, where its failure can be told.
-      if end.code == 0 and 'tensorflow' in sys.modules and _is_alone():
-        _leave()
+      if (
+        isinstance(end.code, int)
+        and 'tensorflow' in sys.modules
+        and _is_alone()
+      ):
+        _leave(end.code)
       raise
   except KeyboardInterrupt as error:
     _exit(1, str(error) or 'interrupted')

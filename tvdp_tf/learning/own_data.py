@@ -60,7 +60,8 @@ def dataset(
     if they are to be dealt out.
 
   Raises:
-    ValueError: If it is something else; the text shows no values.
+    ValueError: If it is something else, or the test is of x; the text shows no
+      values.
   """
   if test is None:
     raise ValueError(
@@ -90,6 +91,15 @@ def dataset(
         'x must have examples of one shape, for all users and the test, got '
         f'{parts[0][0].shape[1:]} and {features.shape[1:]}'
       )
+  private = [x] if y is not None else [_examples_of(part) for part in x]
+  if any(
+    _is_same(given, _examples_of(test)) or _is_same(features, test_features)
+    for given, (features, _) in zip(private, parts, strict=True)
+  ):
+    raise ValueError(
+      'test must be other data than x, public ones: their loss and accuracy are'
+      ' shown without noise, got examples of x'
+    )
   return datasets.Dataset(
     datasets.OWN,
     np.concatenate([features for features, _ in parts]),
@@ -98,6 +108,25 @@ def dataset(
     test_labels,
     num_classes,
   ), clients
+
+
+def _examples_of(part: Any) -> Any:
+  """What has the examples of a part as it was given."""
+  return part[0] if isinstance(part, (list, tuple)) else part
+
+
+def _is_same(one: Any, other: Any) -> bool:
+  """Whether two are one, have memory in common, or are equal."""
+  if one is other:
+    return True
+  if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+    return False
+  try:
+    if np.shares_memory(one, other, max_work=10**5):
+      return True
+  except np.exceptions.TooHardError:
+    pass  # Odd strides: then equal arrays alone are found.
+  return one.shape == other.shape and np.array_equal(one, other)
 
 
 def _part(

@@ -70,8 +70,23 @@ def register(mechanism: type[Mechanism]) -> str:
   """Makes a mechanism known by its name; returns the name.
 
   Raises:
-    ValueError: If another mechanism has the name.
+    ValueError: If it is no mechanism, or another mechanism has the name.
   """
+  name = getattr(mechanism, 'name', None)
+  if not (
+    issubclass(mechanism, Mechanism)
+    and isinstance(name, str)
+    and name.isidentifier()
+  ):
+    raise ValueError(
+      'mechanism must be a subclass of tvdp_tf.Mechanism whose name is an'
+      f' identifier, got {mechanism.__qualname__} with the name {name!r}'
+    )
+  if missing := sorted(mechanism.__abstractmethods__):
+    raise ValueError(
+      f'mechanism must define {", ".join(missing)}, got'
+      f' {mechanism.__qualname__} without'
+    )
   known = MECHANISMS.setdefault(mechanism.name, mechanism)
   if known is not mechanism:
     raise ValueError(

@@ -101,7 +101,7 @@ class Paper(contract.Mechanism):
     if settings.schedule:
       _validate.one_of(
         'calibration',
-        settings.calibration,
+        settings.calibration or cls.calibrations(settings.participation)[0],
         calibration.ACCOUNTED,
         ' with a schedule',
       )

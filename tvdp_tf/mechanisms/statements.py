@@ -60,10 +60,15 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
       f'it states epsilon = {number(found.epsilon)}, and its releases have'
       f' spent {number(spent)}'
     )
+  author = f'as {type(plan).__module__} claims'
+  rule = found.sensitivity
+  if rule is not None:
+    rule = dataclasses.replace(rule, reason=f'{author}: {rule.reason}')
   return dataclasses.replace(
     found,
     holds=holds,
-    reason=reason,
+    reason=f'{reason}, {author}: it is not proven here' if holds else reason,
+    sensitivity=rule,
     assumptions=(
       *found.assumptions,
       *(words for words in granted if words not in found.assumptions),

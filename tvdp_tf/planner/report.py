@@ -100,6 +100,13 @@ class PlanReport:
     return bool(self.simulation.mean_noise_stddevs.any())
 
   @property
+  def asked_change(self) -> str:
+    """How the noise changes that was asked for, in words."""
+    if self.settings.schedule:
+      return 'a schedule of your own'
+    return f'theta = {self.settings.theta:.6g}'
+
+  @property
   def theta_matters(self) -> bool:
     """Whether the mechanism has a use for theta."""
     return len(self.plans) > 1
@@ -133,7 +140,7 @@ class PlanReport:
       )
     if asked.bound > _HOPELESS * best.bound:
       found.append(
-        f'theta = {asked.theta:.6g} over {asked.rounds} rounds has a bound'
+        f'{self.asked_change} over {asked.rounds} rounds has a bound'
         f' {asked.bound / best.bound:.3g} times that of the best plan, theta ='
         f' {best.theta:.6g} over {best.rounds}'
       )

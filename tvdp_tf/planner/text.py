@@ -187,23 +187,24 @@ def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
   ]
   for plan in report.plans:
     asked, best = plan.asked, plan.best
+    is_asked = math.isclose(report.settings.theta, asked.theta)
     marks = [
       name
-      for name, theta in (
-        (
-          'yours' if report.settings.schedule else 'asked',
-          report.settings.theta,
-        ),
-        ('best', report.optimal.theta),
+      for name, is_so in (
+        ('asked', is_asked),
+        ('best', math.isclose(report.optimal.theta, asked.theta)),
       )
-      if math.isclose(theta, asked.theta)
+      if is_so
     ]
+    # A schedule of one's own has the length that it has.
+    is_own = is_asked and bool(report.settings.schedule)
+    numbers = (best.decay, best.noise, best.bound)
     rows.append(
       (
-        f'{asked.theta:.4g}',
+        'yours' if is_own else f'{asked.theta:.4g}',
         *(f'{x:#.4g}' for x in (asked.decay, asked.noise, asked.bound)),
-        str(best.rounds),
-        *(f'{x:#.4g}' for x in (best.decay, best.noise, best.bound)),
+        '' if is_own else str(best.rounds),
+        *('' if is_own else f'{x:#.4g}' for x in numbers),
         ', '.join(marks),
       )
     )
@@ -235,7 +236,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
       )
     ),
     *layout.wrap(
-      f'asked: theta = {asked.theta:.6g}, M = {asked.rounds}, sigma of'
+      f'asked: {report.asked_change}, M = {asked.rounds}, sigma of'
       f' round 1 = {asked.sigma:.6g}, bound {asked.bound:#.4g}'
     ),
   ]

@@ -124,9 +124,13 @@ def accounted_delta(
   delta = _validate.open_unit('delta', delta)
   share = share_of_delta(epsilon, values, noise)
   if not share <= delta / 2:
-    least = 'none is large enough' if share > 0.5 else f'{2 * share:.2g}'
+    if share > 0.5:
+      raise ValueError(
+        f'epsilon must be lower: what is drawn as {noise} noise is too far from'
+        f' Gaussian for any delta, got {epsilon:g}'
+      )
     raise ValueError(
-      f'delta must be at least {least}, for what is drawn as {noise} noise is'
-      f' Gaussian only up to that at epsilon = {epsilon:g}, got {delta!r}'
+      f'delta must be at least {2 * share:.2g}, for what is drawn as {noise}'
+      f' noise is Gaussian only up to that at epsilon = {epsilon:g}, got {delta!r}'
     )
   return math.nextafter(delta - share, 0.0)

@@ -40,7 +40,9 @@ class PrivateRun:
   """What `fit` returns; a notebook shows its statement and its curves.
 
   Attributes:
-    model: The trained Keras model, a copy of the caller's.
+    model: The trained Keras model, a copy of the caller's, its last softmax or
+      sigmoid included. The files in `output_dir`/model end in scores: training
+      has this step in the loss.
     statement: The privacy statement of the run.
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
@@ -129,7 +131,8 @@ def fit(
       `tf.data.Dataset` of (example, label), batched or not.
     y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
     test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
-      loss and accuracy are reported without noise.
+      loss and accuracy are reported without noise, so examples of `x` are
+      refused.
     users: The number of users; if `x` is a list, its length.
     loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
       scores), averaged over n; the default depends on the model's outputs.
