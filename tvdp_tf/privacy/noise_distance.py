@@ -131,6 +131,7 @@ def accounted_delta(
       )
     raise ValueError(
       f'delta must be at least {2 * share:.2g}, for what is drawn as {noise}'
-      f' noise is Gaussian only up to that at epsilon = {epsilon:g}, got {delta!r}'
+      f' noise is Gaussian only up to that at epsilon = {epsilon:g}, got'
+      f' {delta!r}'
     )
   return math.nextafter(delta - share, 0.0)
