@@ -199,6 +199,36 @@ class FunctionalModelTest(parameterized.TestCase):
       functional.FunctionalModel(model)
 
   @unittest.skipIf(keras_version.IS_KERAS_3, 'others are named there')
+  def test_rejects_what_is_kept_elsewhere(self):
+    layer = tf.keras.layers
+    hidden = layer.Dense(2)
+    hidden.build([None, 16])
+
+    class Hiding(tf.keras.layers.Layer):
+      def __init__(self, kernel):
+        super().__init__()
+        self.kernel = kernel
+        self.found = lambda: kernel  # Not an attribute that can be exchanged.
+
+      def call(self, inputs):
+        return tf.matmul(inputs, self.found())
+
+    for model, message in (
+      (
+        tf.keras.Sequential(
+          [layer.Input([4, 4, 1]), layer.RandomFlip(), layer.Flatten(), hidden]
+        ),
+        'use no state but its weights, as the generators of RandomFlip',
+      ),
+      (
+        tf.keras.Sequential([layer.Input([16]), Hiding(hidden.kernel)]),
+        r'keep each weight .*, got .*kernel:0 elsewhere',
+      ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        functional.FunctionalModel(model)
+
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'others are named there')
   def test_rejects_tensors_from_outside(self):
     table = tf.ones([4])
     with self.assertRaisesRegex(ValueError, r'NumPy arrays, .* shape \(4,\)'):

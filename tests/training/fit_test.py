@@ -175,9 +175,13 @@ class FitTest(FitTestCase):
   @parameterized.named_parameters(
     ('users', {}, r'^users must be given'),
     ('many_users', {'users': 601}, r'^users must be at most .* 600, got 601$'),
-    ('setting', {'users': 3, 'split': 'iid'}, r'^split is no setting of fit$'),
+    (
+      'setting',
+      {'users': 3, 'split': 'iid'},
+      r'^split is no setting of fit: it',
+    ),
     ('rounds', {'users': 3, 'rounds': 10**9}, r'^rounds must be an integer fr'),
-    ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit$'),
+    ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit: it'),
     ('epsilon', {'users': 3, 'epsilon': -1}, r'^epsilon must be .*, got -1$'),
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
     ('test', {'users': 3, 'test': None}, r'^test must be public examples'),

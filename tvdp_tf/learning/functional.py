@@ -327,17 +327,24 @@ class FunctionalModel:
 
     self._calls = {training: trace(training) for training in (False, True)}
     check_captures('model', self._calls[True].graph)
-    if self._calls[True].graph.captures:
-      held = [w.name for w in model.trainable_weights]
+    if captured := self._calls[True].graph.captures:
       if keras_version.IS_KERAS_3:
         raise ValueError(
           'model must use no state but its weights: under Keras 3 whatever'
           ' draws random numbers (dropout, noise) keeps the state of its'
           ' generator, and is refused'
         )
+      handles = {id(outside) for outside, _ in captured}
+      held = [w.name for w in model.weights if id(w.handle) in handles]
+      if held:
+        raise ValueError(
+          'model must keep each weight in an attribute of its layer, got '
+          f'{", ".join(held)} elsewhere'
+        )
       raise ValueError(
-        'model must keep each weight in an attribute of its layer, and use no '
-        f'other state; one of these is not: {", ".join(held)}'
+        'model must use no state but its weights, as the generators of'
+        ' RandomFlip and its like are: see the setting views, or have features'
+        ' computed before'
       )
     for call in self._calls.values():
       self.ops = checked_ops('model', call.graph.as_graph_def())

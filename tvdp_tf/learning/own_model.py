@@ -83,10 +83,14 @@ class OwnModel:
       )
     outputs = known.output_shape[1]
     self.num_classes = max(outputs, 2)
-    for weight in self._initial:
+    for variable, weight in zip(original.weights, self._initial, strict=False):
       if weight.dtype != np.float32:
+        # What a table holds has no name.
+        name = getattr(variable, 'name', type(variable).__name__)
         raise ValueError(
-          f'model must have weights in float32, got one in {weight.dtype}'
+          f'model must have weights in float32, got {name} in'
+          f' {weight.dtype}: what a layer has adapted to belongs into the data,'
+          ' as features'
         )
     if not original.trainable_weights:
       raise ValueError('model must have weights to train, got none')

@@ -157,7 +157,11 @@ def fit(
     known = {field.name for field in dataclasses.fields(_Settings)}
     for name in settings:
       if name not in known or name in ('dataset', 'data_dir', 'model', 'split'):
-        raise ValueError(f'{name} is no setting of fit')
+        raise ValueError(
+          f'{name} is no setting of fit: it takes the fields of'
+          ' TrainingSettings, such as rounds, local_steps, learning_rate and'
+          ' example_l2_norm_clip'
+        )
     if not tf.executing_eagerly():
       raise ValueError(
         'fit must be called eagerly, got a call in a tf.Graph, or after'
