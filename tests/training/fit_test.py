@@ -1,6 +1,7 @@
 """A model and data of one's own, in a cell of a notebook or out of it."""
 
 import asyncio
+import dataclasses
 import os
 import pathlib
 import signal
@@ -71,6 +72,11 @@ class FitTest(FitTestCase):
     self.assertIn('SIMULATED', shown)
     self.assertIn('data:image/png;base64,', shown)
     self.assertIn('epsilon = 3 at delta = 1e-05 HOLDS', str(found))
+    self.assertNotIn('most frequent class', str(found))
+    share = max(np.mean(TEST[1] == label) for label in range(10))
+    self.assertEqual(found.majority, share)
+    useless = dataclasses.replace(found, accuracy=share)
+    self.assertIn('most frequent class (0.3333)', str(useless))
 
   def test_is_train_to_the_last_bit(self):
     """The same data by name, the same model from a file: the same run."""

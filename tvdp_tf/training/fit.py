@@ -47,6 +47,7 @@ class PrivateRun:
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
     output_dir: The run's folder.
+    majority: Share of the most frequent class in the test data.
   """
 
   model: tf.keras.Model
@@ -54,6 +55,7 @@ class PrivateRun:
   loss: float
   accuracy: float
   output_dir: pathlib.Path
+  majority: float = 0.0
 
   @functools.cached_property
   def metrics(self) -> dict[str, np.ndarray]:
@@ -81,10 +83,17 @@ class PrivateRun:
     return frame.set_index('round')
 
   def __str__(self) -> str:
-    return (
+    text = (
       f'{self.statement.describe()}\n'
       f'Test loss {self.loss:.4f}, test accuracy {self.accuracy:.4f}.'
       f' The run is in {self.output_dir}.'
+    )
+    if self.accuracy > self.majority:
+      return text
+    return (
+      f'{text}\nThat is no better than to answer the most frequent class'
+      f' ({self.majority:.4f}): more examples, more rounds or a smaller model'
+      ' may help.'
     )
 
   def _repr_html_(self) -> str:
@@ -181,12 +190,14 @@ def fit(
   result = training.train(
     run_settings, output_dir, progress, resume, own=own.data
   )
+  test_labels = own.data.dataset.test_labels
   return PrivateRun(
     own.model.with_weights(result.weights),
     result.statement,
     result.loss,
     result.accuracy,
     result.output_dir,
+    float(np.bincount(test_labels).max() / len(test_labels)),
   )
 
 
