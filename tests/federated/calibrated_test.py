@@ -102,7 +102,7 @@ class LocalNoiseTest(parameterized.TestCase):
 
   @parameterized.parameters(federated.local_noise, central_noise)
   def test_no_promise_beyond_the_end_of_the_noise(self, build):
-    with self.assertRaisesRegex(ValueError, '^delta must be at least'):
+    with self.assertRaisesRegex(ValueError, '^epsilon must be lower'):
       build(**{**BUDGET, 'epsilon': 50.0, 'l2_norm_clip': CLIP})
 
   @parameterized.parameters(
