@@ -228,10 +228,17 @@ WORKS = {
     users=1000, users_per_round=1000, examples_per_user=1, local_steps=1
   ),
 }
-# Of the same shapes, in a moment.
+# Of the same shapes, in a moment. With seed 1, unlike with the eleven after it,
+# one of the 20 examples of cnn meets a tie of a maximum in the second step, where
+# rounding alone moves its gradient.
 SMOKE_WORKS = {
   name: dataclasses.replace(
-    work, users=4, users_per_round=2, examples_per_user=20, local_steps=2
+    work,
+    users=4,
+    users_per_round=2,
+    examples_per_user=20,
+    local_steps=2,
+    seed=2,
   )
   for name, work in WORKS.items()
 }

@@ -505,6 +505,23 @@ class HostileModelsTest(parameterized.TestCase):
     )
     self.assertLessEqual(worst, 1.0)
 
+  @parameterized.parameters((np.nan, True), (0.5, False))
+  def test_only_of_a_broken_example_may_overflow_differ(self, value, same):
+    features = np.full([7, 2], value, np.float32)
+
+    def predict(weights, features):
+      del weights
+      # As a sum that overflows in batches alone.
+      return np.full_like(features, np.inf if len(features) > 1 else -3e38)
+
+    def mixed(weights, features):
+      del weights
+      return np.full([len(features), 3], len(features), np.float32)
+
+    is_same = example_independence._same_outputs
+    self.assertEqual(is_same(predict, [], features), same)
+    self.assertFalse(is_same(mixed, [], features))
+
   def test_the_zoo_is_large(self):
     self.assertGreaterEqual(len(ZOO), 60)
 
