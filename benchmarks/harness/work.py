@@ -229,7 +229,7 @@ WORKS = {
   ),
 }
 # Of the same shapes, in a moment. With seed 1, unlike with the eleven after it,
-# one of the 20 examples of cnn meets a tie of a maximum in the second step, where
+# one of cnn's 20 examples meets a tie of a maximum in the second step, where
 # rounding alone moves its gradient.
 SMOKE_WORKS = {
   name: dataclasses.replace(
