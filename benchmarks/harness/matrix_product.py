@@ -124,6 +124,7 @@ class RoundProducts(program_lib.Program):
 def main() -> None:
   """Serves until it is told to quit."""
   server = program_lib.start('matmul')
+  tf.config.set_visible_devices([], 'GPU')  # The cores' peak, on any machine.
   program: program_lib.Program
   if server.form == 'products':
     tf.config.threading.set_intra_op_parallelism_threads(1)
