@@ -135,7 +135,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'alpha_d': ('float', 'Factor of a refinement, in (0, 1].'),
   'runtime': (settings.RUNTIMES, 'What executes the TFF computation.'),
-  'device': (settings.DEVICES, 'Where it is executed.'),
+  'device': (
+    settings.DEVICES,
+    'Where it is executed; auto: a GPU if there is one. Small models are faster '
+    'on the CPU.',
+  ),
   'seed': (
     'integer',
     'Makes the run reproducible, its noise too: for simulations only. '
