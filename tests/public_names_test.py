@@ -36,6 +36,7 @@ class PublicNamesTest(parameterized.TestCase):
   def test_these_and_no_others(self):
     self.assertCountEqual(tvdp_tf.__all__, NAMES)
     self.assertContainsSubset(NAMES, dir(tvdp_tf))
+    self.assertNoCommonElements(['TYPE_CHECKING', 'importlib'], dir(tvdp_tf))
 
   @parameterized.parameters(*NAMES)
   def test_is_documented(self, name):

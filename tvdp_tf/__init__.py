@@ -139,7 +139,7 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
   """The public names, imported or not."""
-  return sorted({*globals(), *__all__})
+  return sorted({*globals(), *__all__} - {'TYPE_CHECKING', 'importlib'})
 
 
 _moved.install()

@@ -182,6 +182,13 @@ class ExportTest(parameterized.TestCase):
     number = before.removeprefix('dense').removeprefix('_') or 0
     self.assertEqual(after, f'dense_{int(number) + 1}')
 
+  def test_no_warning_of_metrics_that_nobody_compiled(self):
+    logger = tf.get_logger()
+    level = logger.level
+    with self.assertNoLogs(logger, 'WARNING'):
+      self.save(self.folder() / 'model')
+    self.assertEqual(logger.level, level)
+
   def test_no_statement_and_nothing_half_written(self):
     folder = self.folder()
     self.save(folder / 'model')

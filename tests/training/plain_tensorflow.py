@@ -36,8 +36,13 @@ def _check(folder: pathlib.Path) -> None:
   features = tf.constant(expected['features'])
 
   def check_scores(scores):
+    # Of what is added up, which may be much larger than the sum.
+    largest = np.abs(expected['class_scores']).max()
     np.testing.assert_allclose(
-      scores, expected['class_scores'], rtol=1e-5, atol=1e-6
+      scores,
+      expected['class_scores'],
+      rtol=1e-5,
+      atol=1e-6 * max(1.0, largest),
     )
 
   saved = tf.saved_model.load(str(folder / 'model'))

@@ -23,6 +23,7 @@ import contextlib
 import copy
 import inspect
 import json
+import logging as python_logging
 import pathlib
 import re
 import shutil
@@ -78,9 +79,10 @@ def save_model(
     notes = {SPEC: _model_spec(spec.name, features, serve)}
     if statement is not None:
       notes[STATEMENT] = files.json_text(statement)
-    model.save(
-      temporary, save_format='tf', include_optimizer=False, signatures=serve
-    )
+    with _without_keras_warnings():
+      model.save(
+        temporary, save_format='tf', include_optimizer=False, signatures=serve
+      )
     renumber_functions(temporary)
     extra = temporary / 'assets.extra'
     extra.mkdir()
@@ -108,6 +110,18 @@ def _names_from_the_start() -> Iterator[None]:
   finally:
     counters.clear()
     counters.update(before)
+
+
+@contextlib.contextmanager
+def _without_keras_warnings() -> Iterator[None]:
+  """Keras warns at length of a model that is not compiled, as none here is."""
+  logger = tf.get_logger()
+  level = logger.level
+  logger.setLevel(max(level, python_logging.ERROR))
+  try:
+    yield
+  finally:
+    logger.setLevel(level)
 
 
 def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
