@@ -1,8 +1,10 @@
-"""What TensorFlow reads from the environment when it is imported."""
+"""What TensorFlow reads from the environment when it is imported; its log."""
 
 import contextlib
 import importlib.metadata
+import logging
 import os
+from collections.abc import Iterator
 
 # The last TensorFlow whose oneDNN is known well enough to keep each example on
 # its own (`learning.onednn`).
@@ -29,3 +31,15 @@ def set_defaults() -> None:
       version = release(importlib.metadata.version(package))
       uses = version <= LAST_WITH_ONEDNN
       os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', str(int(uses)))
+
+
+@contextlib.contextmanager
+def tensorflow_logs_from(level: int) -> Iterator[None]:
+  """Within it TensorFlow logs nothing below a level of `logging`."""
+  logger = logging.getLogger('tensorflow')
+  before = logger.level
+  logger.setLevel(max(before, level))
+  try:
+    yield
+  finally:
+    logger.setLevel(before)

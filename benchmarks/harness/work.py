@@ -228,9 +228,8 @@ WORKS = {
     users=1000, users_per_round=1000, examples_per_user=1, local_steps=1
   ),
 }
-# Of the same shapes, in a moment. With seed 1, unlike with the eleven after it,
-# one of cnn's 20 examples meets a tie of a maximum in the second step, where
-# rounding alone moves its gradient.
+# Of the same shapes, in a moment. With seed 1 one of cnn's 20 examples meets a
+# tie of a maximum, where rounding alone moves its gradient.
 SMOKE_WORKS = {
   name: dataclasses.replace(
     work,

@@ -398,6 +398,17 @@ def group_normalization():
   )
 
 
+@zoo
+def beyond_overflow_of_the_others():
+  """What a NaN becomes is told by the others, and too large to be compared."""
+
+  def mix(x):
+    total = tf.reduce_sum(tf.where(tf.math.is_finite(x), x, 0))
+    return tf.where(tf.math.is_finite(x), x, tf.where(total > 3, 1e37, -1e37))
+
+  return sequential(LAYERS.Lambda(mix), LAYERS.Dense(3))
+
+
 def hostile_pairs(shape, dtype, count, rng):
   """(features, other features) that differ in the last row."""
   plain = rng.random([count, *shape])
@@ -463,7 +474,8 @@ GHOST: tuple[str, ...] = (
   'tiny_weights',
 )
 ONE_BY_ONE: tuple[str, ...] = (
-  *('cancelling_bias', 'convolution_in_three_dimensions'),
+  *('beyond_overflow_of_the_others', 'cancelling_bias'),
+  'convolution_in_three_dimensions',
   *('convolution_on_five_dimensions', 'coupled_gradient_activation'),
   *('coupled_gradient_before', 'dense_on_sequences', 'double_precision'),
   *('embedding', 'group_normalization', 'grouped_convolution', 'gru'),

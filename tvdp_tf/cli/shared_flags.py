@@ -137,8 +137,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'runtime': (settings.RUNTIMES, 'What executes the TFF computation.'),
   'device': (
     settings.DEVICES,
-    'Where it is executed; auto: a GPU if there is one. Small models are '
-    'faster on the CPU.',
+    'Where it is executed; auto: a GPU if there is one, and continuous noise. '
+    'A small model may be faster on the CPU.',
   ),
   'seed': (
     'integer',

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tvdp_tf import _environment
 from tvdp_tf.learning import (
   clipping,
   failing_ops,
@@ -350,18 +351,15 @@ def example_clipped_sum(
       )
     )
 
-  logger = tf.get_logger()
-  level = logger.level
   try:
     if reached & _IN_A_LOOP:
       raise _RefusedError('TensorFlow does not vectorize all that it does')
-    logger.setLevel(logging.CRITICAL)  # It explains itself at length.
-    check(clipping.vectorized_clipped_sum(compared))
+    # It explains itself at length.
+    with _environment.tensorflow_logs_from(logging.CRITICAL):
+      check(clipping.vectorized_clipped_sum(compared))
   except Exception:  # Of many kinds: not every op can be vectorized.
     check(looped)
     return clipping.looped_clipped_sum(loss_fn)
-  finally:
-    logger.setLevel(level)
   return clipping.vectorized_clipped_sum(loss_fn)
 
 

@@ -36,6 +36,7 @@ from absl import logging
 from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
+from tvdp_tf import _environment
 from tvdp_tf.learning import evaluation, models
 from tvdp_tf.learning import features as features_lib
 from tvdp_tf.output import files
@@ -79,7 +80,8 @@ def save_model(
     notes = {SPEC: _model_spec(spec.name, features, serve)}
     if statement is not None:
       notes[STATEMENT] = files.json_text(statement)
-    with _without_keras_warnings():
+    # It warns of a model that is not compiled, as none here is.
+    with _environment.tensorflow_logs_from(python_logging.ERROR):
       model.save(
         temporary, save_format='tf', include_optimizer=False, signatures=serve
       )
@@ -110,18 +112,6 @@ def _names_from_the_start() -> Iterator[None]:
   finally:
     counters.clear()
     counters.update(before)
-
-
-@contextlib.contextmanager
-def _without_keras_warnings() -> Iterator[None]:
-  """Keras warns at length of a model that is not compiled, as none here is."""
-  logger = tf.get_logger()
-  level = logger.level
-  logger.setLevel(max(level, python_logging.ERROR))
-  try:
-    yield
-  finally:
-    logger.setLevel(level)
 
 
 def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
