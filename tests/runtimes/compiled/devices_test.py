@@ -1,4 +1,4 @@
-"""How many threads TensorFlow is told to have, and by whom."""
+"""What TensorFlow is told to have: threads, and a GPU if it is used."""
 
 from unittest import mock
 
@@ -24,6 +24,34 @@ class ConfigureTest(parameterized.TestCase):
     threading.set_intra_op_parallelism_threads.assert_called_once_with(
       {1: 4, 10: 1}[clients]
     )
+
+  @parameterized.parameters(
+    ('cpu', 1, 'CPU'), ('auto', 1, 'GPU'), ('gpu', 1, 'GPU'), ('auto', 0, 'CPU')
+  )
+  def test_a_gpu_is_used_or_hidden(self, device, count, used):
+    visible = [f'gpu{number}' for number in range(count)]
+    grows = []
+
+    def hide(devices_, kind):
+      self.assertEqual((devices_, kind), ([], 'GPU'))
+      visible.clear()
+
+    with (
+      mock.patch.object(tf.config, 'threading'),
+      mock.patch.object(
+        tf.config, 'get_visible_devices', lambda kind: list(visible)
+      ),
+      mock.patch.object(tf.config, 'set_visible_devices', hide),
+      mock.patch.object(
+        tf.config.experimental,
+        'set_memory_growth',
+        lambda gpu, growth: grows.append((gpu, growth)),
+      ),
+    ):
+      devices.configure(device, 10)
+      self.assertIn(used, devices.device_name('auto'))
+    self.assertEqual(bool(visible), used == 'GPU')
+    self.assertEqual(grows, [('gpu0', True)] if used == 'GPU' else [])
 
 
 class SettingsTest(parameterized.TestCase):

@@ -33,7 +33,8 @@ def device_name(device: str) -> str:
   Raises:
     DeviceUnavailableError: If a GPU is asked for and there is none.
   """
-  has_gpu = bool(tf.config.list_physical_devices('GPU'))
+  # Not those that the process has hidden from itself.
+  has_gpu = bool(tf.config.get_visible_devices('GPU'))
   if device == 'gpu' and not has_gpu:
     raise DeviceUnavailableError(
       "device must be auto or cpu where TensorFlow sees no GPU, got 'gpu'"
@@ -50,8 +51,9 @@ def configure(
 ) -> None:
   """Sets TensorFlow up for a program; for the whole process.
 
-  A GPU's memory is taken as needed, not all at once, and an op gets the cores
-  that a cohort leaves it.
+  A GPU that is not used is hidden: TensorFlow would take its memory and compute
+  there what has no device of its own. The memory of one that is used is taken
+  as needed, not all at once. An op gets the cores that a cohort leaves it.
 
   Args:
     device: As for `device_name`.
@@ -66,9 +68,12 @@ def configure(
     DeviceUnavailableError: If a GPU is asked for and there is none.
     RuntimeError: If TensorFlow has run something already.
   """
-  device_name(device)
-  for gpu in tf.config.list_physical_devices('GPU'):
-    tf.config.experimental.set_memory_growth(gpu, True)
+  gpus = tf.config.get_visible_devices('GPU')
+  if 'CPU' in device_name(device) and gpus:
+    tf.config.set_visible_devices([], 'GPU')
+  else:
+    for gpu in gpus:
+      tf.config.experimental.set_memory_growth(gpu, True)
   tf.config.threading.set_intra_op_parallelism_threads(
     max(1, cores() // clients_at_once)
   )
