@@ -155,9 +155,9 @@ class DataTest(parameterized.TestCase):
     ('soft', {'y': np.full([6, 3], 1 / 3)}, r'^y must hold .* in row 0$'),
     ('wide', {'y': np.zeros([6, 2])}, r'a row of them, got shape \(6, 2\)$'),
     ('test', {'test': (_X[:, :2], _Y)}, r'^x must have examples of one shape'),
-    ('test_label', {'test': (_X, -_Y)}, r'^y test must hold .* in row 1$'),
-    ('test_alone', {'test': _X}, r'^x test must be a pair'),
-    ('not_whole', {'dtype': 'int32'}, r'^x test must hold whole numbers for a'),
+    ('test_label', {'test': (_X, -_Y)}, r'^y of test must hold .* in row 1$'),
+    ('test_alone', {'test': _X}, r'^x of test must be a pair'),
+    ('not_whole', {'dtype': 'int32'}, r'^x of test must hold whole numbers'),
     ('no_labels', {'y': None}, r'^y must be the labels of x, or x a list'),
     ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
     (

@@ -68,7 +68,7 @@ def dataset(
       'test must be public examples and labels, (xt, yt), got None: loss and'
       ' accuracy are shown of them, without noise'
     )
-  test_features, test_labels = _part('test', test, num_classes, dtype)
+  test_features, test_labels = _part('of test', test, num_classes, dtype)
   if y is not None:
     parts = [_part('', (x, y), num_classes, dtype)]
     clients = None
@@ -246,7 +246,8 @@ def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
 def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:
   array = _array(name, value)
   allowed = (
-    f'{name} must hold class numbers in [0, {num_classes}), for models classify'
+    f'{name} must hold class numbers in [0, {num_classes}), for the model has '
+    f'{num_classes} outputs'
   )
   if array.ndim == 2 and array.shape[1] == num_classes:
     ones = array == 1
