@@ -130,6 +130,28 @@ CASES: list[Case] = [
     ),
   ),
   (
+    'tvdp_tf/learning/ghost_clipping.py',
+    (f'{_LEARNING}ghost_embedding_test.py',),
+    ('parts.append(_gathered(inputs[place], places))', 'parts.append(places)'),
+    ('example * 2**31 + ', '0 * example + '),
+    ('tf.gather(first, of_place)', 'tf.range(examples * places)'),
+    ('(looked_up,) = kept(*parts)', '(looked_up,) = parts'),
+    (
+      'indices = functional.index_in_range(layer, indices)',
+      'indices = tf.cast(indices, tf.int32)',
+    ),
+  ),
+  (
+    'tvdp_tf/learning/ghost_list.py',
+    (f'{_LEARNING}ghost_embedding_test.py',),
+    (
+      'type(layer) is _layers.Embedding',
+      'isinstance(layer, _layers.Embedding)',
+    ),
+    (' and not layer.mask_zero', ''),
+    ('_INTEGERS if is_embedding(layer) else', '_INPUT_TYPES or'),
+  ),
+  (
     'tvdp_tf/learning/ghost_list.py',
     _LIST + _CLIPPING,
     ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
@@ -138,7 +160,7 @@ CASES: list[Case] = [
     ('in _ACTIVATIONS', 'is not NotImplemented'),
     ('known = type(layer) in _WEIGHTLESS_LAYERS', 'known = True'),
     ('and len(layer.inbound_nodes) == 1', ''),
-    ("and layer.dtype_policy.name == 'float32'", ''),
+    ("layer.dtype_policy.name == 'float32'", 'True'),
     ('layer.axis % len(shape) == 0', 'layer.axis == 0'),
     ('and _is_kerass_own(type(layer))', ''),
     ('not np.array_equal(given, own, equal_nan=True)', 'False'),

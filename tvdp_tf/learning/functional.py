@@ -51,6 +51,13 @@ def weights_replaced(
 _EMBEDDING = tf.keras.layers.Embedding
 
 
+def index_in_range(
+  layer: tf.keras.layers.Embedding, indices: tf.Tensor
+) -> tf.Tensor:
+  """The indices, int32, with the nearest one in place of any out of range."""
+  return tf.clip_by_value(tf.cast(indices, tf.int32), 0, layer.input_dim - 1)
+
+
 @contextlib.contextmanager
 def any_index(model: tf.keras.Model) -> Iterator[None]:
   """Makes embeddings use the nearest index where one is out of range.
@@ -67,8 +74,7 @@ def any_index(model: tf.keras.Model) -> Iterator[None]:
   for layer in layers:
 
     def call(indices, *, layer=layer, original=layer.call):
-      indices = tf.cast(indices, tf.int32)
-      return original(tf.clip_by_value(indices, 0, layer.input_dim - 1))
+      return original(index_in_range(layer, indices))
 
     vars(layer)['call'] = call
   try:

@@ -6,9 +6,10 @@ its squared norm is (|a_i|^2 + 1) |delta_i|^2, and the sum of scaled gradients
 is the matrix product of the inputs and the scaled deltas: one backward pass
 over the whole batch serves norms and sum (Goodfellow, 2015; Lee and Kifer,
 2021; Bu et al., 2023). A convolution is a dense layer on patches whose
-gradients, one an example, are held for a microbatch. With several views of an
-example the model runs on all of them, and `view_gradients` makes two outer
-products of a dense layer's.
+gradients, one an example, are held for a microbatch. Of an embedding an
+example's gradient is in the rows that it looks up, each held once. With several
+views of an example the model runs on all of them, and `view_gradients` makes
+two outer products of a dense layer's.
 
 Several times faster than `clipping.vectorized_clipped_sum`, for models that are
 made of the layers, ops and losses of `ghost_list`. All else is worked on one
@@ -42,9 +43,21 @@ def _watched(
     layers: Layers of Keras's own, each called once.
     tape: Records what follows.
     seen: By the identity of a layer: its input and its output before the
-      activation, as they are computed.
+      activation, as they are computed. Of an embedding, the indices of the rows
+      that it looks up.
   """
   for layer in layers:
+
+    def look_up(indices, *, layer=layer, original=layer.call):
+      indices = functional.index_in_range(layer, indices)
+      value = original(indices)
+      tape.watch(value)
+      seen[id(layer)] = (indices, value)
+      return value
+
+    if ghost_list.is_embedding(layer):
+      vars(layer)['call'] = look_up
+      continue
 
     def call(value, *, layer=layer, original=layer.call):
       seen[id(layer)] = (value, value)
@@ -63,7 +76,8 @@ def _watched(
   finally:
     for layer in layers:
       attributes = vars(layer)
-      attributes['activation'] = attributes.pop('_plain')
+      if not ghost_list.is_embedding(layer):
+        attributes['activation'] = attributes.pop('_plain')
       del attributes['call']
 
 
@@ -158,6 +172,37 @@ def _kernel_gradients(
     row = tf.reshape(seen[:, i : i + last : down], [examples, -1, columns])
     rows.append(tf.matmul(delta, row, transpose_a=True))
   return tf.transpose(tf.concat(rows, axis=2), [0, 2, 1])
+
+
+def _gathered(indices: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
+  """Each example's gradient of an embedding, by the rows that it looks up.
+
+  A row that an example looks up several times gets the sum of its deltas, at
+  the first of its places; the other places get zeros. So no two places stand
+  for one row, and the gradient has the norm of what is returned.
+
+  Args:
+    indices: int32 [n, places].
+    delta: float32 [n, places, k].
+
+  Returns:
+    float32 [n, places, k].
+  """
+  examples, places = tf.shape(indices)[0], indices.shape[1]
+  # An example's rows are not another's.
+  example = tf.range(examples, dtype=tf.int64)[:, tf.newaxis]
+  rows = example * 2**31 + tf.cast(indices, tf.int64)
+  distinct, of_place = tf.unique(tf.reshape(rows, [-1]))
+  first = tf.math.unsorted_segment_min(
+    tf.range(examples * places), of_place, tf.size(distinct)
+  )
+  # Each sum takes its addends in their order, whatever is in other examples.
+  sums = tf.math.unsorted_segment_sum(
+    tf.reshape(delta, [-1, delta.shape[-1]]),
+    tf.gather(first, of_place),
+    examples * places,
+  )
+  return tf.reshape(sums, [-1, places, delta.shape[-1]])
 
 
 class GhostClippedSum(clipping.PreparedSum):
@@ -287,6 +332,11 @@ class GhostClippedSum(clipping.PreparedSum):
       value, delta = inputs[place], deltas[place]
       # Views and places of an example.
       places = tf.reshape(delta, [tf.shape(features)[0], -1, delta.shape[-1]])
+      if ghost_list.is_embedding(layer):
+        looked_up = self._views * value.shape[1:].num_elements()
+        inputs[place] = tf.reshape(value, [-1, looked_up])
+        parts.append(_gathered(inputs[place], places))
+        continue
       if ghost_list.is_dense(layer):
         inputs[place], deltas[place] = view_gradients.orthogonal_terms(
           tf.reshape(value, [-1, self._views, value.shape[-1]]),
@@ -322,14 +372,24 @@ class GhostClippedSum(clipping.PreparedSum):
       layers, inputs, deltas, explicit, strict=True
     ):
       of_layer = []
-      if ghost_list.is_dense(layer):
+      if ghost_list.is_embedding(layer):
+        (looked_up,) = kept(*parts)
+        # Of each example at most one addend of a row is not zero.
+        of_layer.append(
+          tf.math.unsorted_segment_sum(
+            flat_rows(looked_up * shaped(scales, looked_up)),
+            tf.reshape(value, [-1]),
+            layer.input_dim,
+          )
+        )
+      elif ghost_list.is_dense(layer):
         left, right = kept(value, delta)
         scaled = flat_rows(right * shaped(scales, delta))
         rows = clipping.RowSums(tf.shape(scaled)[0])
         of_layer.append(rows.product(flat_rows(left), scaled))
         if layer.use_bias and not parts:
           of_layer.append(rows.sum(scaled))
-      if parts:
+      if parts and not ghost_list.is_embedding(layer):
         rows = clipping.RowSums(tf.shape(scales)[0])
         of_layer += [
           rows.product(

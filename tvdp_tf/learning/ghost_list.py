@@ -16,6 +16,8 @@ from tvdp_tf.learning import functional, keras_version, models
 _layers = tf.keras.layers
 _activations = tf.keras.activations
 
+_INTEGERS = (tf.int32, tf.int64)
+_INPUT_TYPES = (tf.float32, *_INTEGERS)
 # What the rows of a batch go through each by itself, whatever is in the others.
 _ACTIVATIONS = (
   None,
@@ -47,6 +49,7 @@ _WEIGHTLESS_LAYERS = (
   *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
+  *(_layers.GlobalMaxPool1D, _layers.GlobalAveragePooling1D),
   *(_layers.Dropout, _layers.SpatialDropout2D, _layers.GaussianNoise),
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
@@ -63,10 +66,11 @@ _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
 # What the graph of such a model is made of.
 OPS = frozenset(
   (
-    *('AddV2', 'AvgPool', 'BiasAdd', 'ConcatV2', 'Const', 'Conv2D', 'Elu'),
-    *('Erf', 'Exp', 'GreaterEqual', 'Identity', 'IdentityN', 'LeakyRelu'),
-    *('MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum', 'Mul', 'Pack'),
-    *('Pad', 'Placeholder', 'RandomStandardNormal', 'RandomUniform'),
+    *('AddV2', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const', 'Conv2D'),
+    *('Elu', 'Erf', 'Exp', 'GatherV2', 'GreaterEqual', 'Identity', 'IdentityN'),
+    *('LeakyRelu', 'MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum'),
+    *('Mul', 'Pack', 'Pad', 'Placeholder', 'RandomStandardNormal'),
+    *('RandomUniform',),
     *('RealDiv', 'Relu', 'Relu6', 'Reshape', 'ResizeNearestNeighbor', 'Selu'),
     *('SelectV2', 'Shape', 'Sigmoid', 'Softmax', 'Softplus', 'Softsign'),
     *('StridedSlice', 'Sub', 'Tanh', 'Transpose'),
@@ -90,10 +94,23 @@ def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
+def is_embedding(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is Keras's embedding of integers, without a mask."""
+  return type(layer) is _layers.Embedding and not layer.mask_zero
+
+
+def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
+  """Whether embeddings look up integers, and others compute in float32."""
+  if type(layer) in MOVING_LAYERS:
+    return True
+  taken = _INTEGERS if is_embedding(layer) else (tf.float32,)
+  return all(one.dtype in taken for one in tf.nest.flatten(layer.input))
+
+
 def _is_known(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is one whose rows are known to be independent."""
   if layer.weights:
-    known = is_dense(layer) or _is_convolution(layer)
+    known = is_dense(layer) or _is_convolution(layer) or is_embedding(layer)
   else:
     known = type(layer) in _WEIGHTLESS_LAYERS
   shape = layer.output_shape
@@ -101,8 +118,12 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     shape = shape[0]  # Of an input layer.
   return (
     known
-    and layer.dtype_policy.name == 'float32'
+    and (
+      layer.dtype_policy.name == 'float32'
+      or (type(layer) is _layers.InputLayer and layer.dtype in _INTEGERS)
+    )
     and len(layer.inbound_nodes) == 1
+    and _takes_its_type(layer)
     and None not in shape[1:]
     and getattr(layer, 'activation', None) in _ACTIVATIONS
     and not (
@@ -175,9 +196,13 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
   if [w.shape for w in copied.weights] != [w.shape for w in original.weights]:
     raise ValueError('model must be that of its configuration')
   shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
-  features = np.random.default_rng(0).standard_normal(shape)
+  dtype, rng = model.features_spec.dtype, np.random.default_rng(0)
+  features: np.ndarray = rng.standard_normal(shape)
+  if not dtype.is_floating:
+    rows = [one.input_dim for one in copied.layers if is_embedding(one)]
+    features = rng.integers(max(rows, default=1), size=shape)
   given, own = (
-    one(model.initial_weights, features.astype(np.float32)).numpy()
+    one(model.initial_weights, features.astype(dtype.as_numpy_dtype)).numpy()
     for one in (model, result)
   )
   if not np.array_equal(given, own, equal_nan=True):
@@ -198,7 +223,7 @@ def supported_copy(
     loss: Its loss.
   """
   if not _is_known_model(model.keras_model) or (
-    model.features_spec.dtype != tf.float32
+    model.features_spec.dtype not in _INPUT_TYPES
   ):
     return None
   try:
@@ -235,7 +260,7 @@ def _is_listed(
   return (
     covered == [w.ref() for w in keras_model.trainable_weights]
     and all(map(_is_known, layers))
-    and model.features_spec.dtype == tf.float32
+    and model.features_spec.dtype in _INPUT_TYPES
     and model.ops <= OPS
     and _is_known_loss(loss)
   )
