@@ -149,7 +149,8 @@ CASES: list[Case] = [
       'isinstance(layer, _layers.Embedding)',
     ),
     (' and not layer.mask_zero', ''),
-    ('_INTEGERS if is_embedding(layer) else', '_INPUT_TYPES or'),
+    ('taken = (tf.float32,)', 'taken = _INPUT_TYPES'),
+    ('_INPUT_TYPES if is_first else _INTEGERS', '_INPUT_TYPES'),
   ),
   (
     'tvdp_tf/learning/ghost_list.py',

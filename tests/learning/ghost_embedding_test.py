@@ -54,6 +54,13 @@ def of_images():
 MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'average': averaged,
   'int64': lambda: averaged('int64'),
+  'float32': lambda: tf.keras.Sequential(
+    [
+      LAYERS.Embedding(ROWS, 4, input_length=PLACES),  # No word on its type.
+      LAYERS.GlobalAveragePooling1D(),
+      LAYERS.Dense(3),
+    ]
+  ),
   'maximum': lambda: embedded(LAYERS.GlobalMaxPool1D(), LAYERS.Dense(3)),
   'places': lambda: embedded(LAYERS.Flatten(), LAYERS.Dense(3)),
   'two': two_embeddings,
@@ -65,6 +72,14 @@ def with_mask(is_masked):
   inputs = tf.keras.Input([PLACES], dtype='int32')
   hidden = LAYERS.Embedding(ROWS, 4, mask_zero=is_masked)(inputs)
   hidden = LAYERS.GlobalAveragePooling1D()(hidden)
+  return tf.keras.Model(inputs, LAYERS.Dense(3)(hidden))
+
+
+def computed(indices):
+  """An embedding of numbers that the model computes, or is given."""
+  inputs = tf.keras.Input([PLACES])
+  hidden = LAYERS.ReLU()(inputs) if indices else inputs
+  hidden = LAYERS.Flatten()(LAYERS.Embedding(ROWS, 4)(hidden))
   return tf.keras.Model(inputs, LAYERS.Dense(3)(hidden))
 
 
@@ -146,7 +161,7 @@ class GhostEmbeddingTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ('mask', with_mask, True, False),
-    ('floats_as_indices', averaged, 'float32', 'int32'),
+    ('computed_indices', computed, True, False),
     ('short_integers', averaged, 'int16', 'int64'),
     ('integers_as_numbers', dense_of, 'int32', 'float32'),
     ('own_class', of_class, _Embedding, LAYERS.Embedding),
@@ -158,6 +173,20 @@ class GhostEmbeddingTest(parameterized.TestCase):
       with mock.patch.object(ghost_list, 'OPS', ghost_list.OPS | model.ops):
         supported.append(ghost_list.supports(model, CROSS_ENTROPY))
     self.assertEqual(supported, [False, True])
+
+  def test_any_float_is_an_index(self):
+    model, rng = MODELS['float32'](), np.random.default_rng(5)
+    values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.9, -0.5, 7.0, 4e9, -4e9]
+    arguments = (
+      rng.choice(values, [40, PLACES]),
+      rng.integers(3, size=40),
+      drawn_weights(model, rng),
+      0.05,
+    )
+    sums = Sums(model)
+    ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
+    self.assertGreater(np.linalg.norm(looped), 0.25)
+    np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
 
   @parameterized.parameters('average', 'places')
   def test_a_row_that_is_looked_up_again_is_one_row(self, name):

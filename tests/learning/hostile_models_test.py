@@ -470,15 +470,15 @@ def movement(clipped_sum, weights, shape, dtype, clip):
 
 # What is not refused.
 GHOST: tuple[str, ...] = (
-  *('dropout', 'large_weights', 'plain_convolution', 'shared_dropout_mask'),
-  'tiny_weights',
+  *('dropout', 'embedding', 'large_weights', 'plain_convolution'),
+  *('shared_dropout_mask', 'tiny_weights'),
 )
 ONE_BY_ONE: tuple[str, ...] = (
   *('beyond_overflow_of_the_others', 'cancelling_bias'),
   'convolution_in_three_dimensions',
   *('convolution_on_five_dimensions', 'coupled_gradient_activation'),
   *('coupled_gradient_before', 'dense_on_sequences', 'double_precision'),
-  *('embedding', 'group_normalization', 'grouped_convolution', 'gru'),
+  *('group_normalization', 'grouped_convolution', 'gru'),
   *('layer_called_twice', 'long_gradient_activation', 'lstm'),
   *('nested_model_called_twice', 'normalization_of_each', 'tied_weights'),
   'tiny_scale',

@@ -100,10 +100,17 @@ def is_embedding(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
-  """Whether embeddings look up integers, and others compute in float32."""
+  """Whether embeddings look up integers, and others compute in float32.
+
+  An input is a float32 unless the model says otherwise, also of an embedding.
+  """
   if type(layer) in MOVING_LAYERS:
     return True
-  taken = _INTEGERS if is_embedding(layer) else (tf.float32,)
+  taken = (tf.float32,)
+  if is_embedding(layer):
+    before = layer.inbound_nodes[0].inbound_layers
+    is_first = type(before) is _layers.InputLayer
+    taken = _INPUT_TYPES if is_first else _INTEGERS
   return all(one.dtype in taken for one in tf.nest.flatten(layer.input))
 
 
@@ -198,9 +205,8 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
   shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
   dtype, rng = model.features_spec.dtype, np.random.default_rng(0)
   features: np.ndarray = rng.standard_normal(shape)
-  if not dtype.is_floating:
-    rows = [one.input_dim for one in copied.layers if is_embedding(one)]
-    features = rng.integers(max(rows, default=1), size=shape)
+  if rows := [one.input_dim for one in copied.layers if is_embedding(one)]:
+    features = rng.integers(max(rows), size=shape)
   given, own = (
     one(model.initial_weights, features.astype(dtype.as_numpy_dtype)).numpy()
     for one in (model, result)
