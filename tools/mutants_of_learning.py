@@ -227,10 +227,7 @@ CASES: list[Case] = [
       'False',
     ),
     ('if model.non_trainable_weights:', 'if False:'),
-    (
-      'tf.clip_by_value(indices, 0, layer.input_dim - 1)',
-      'indices',
-    ),
+    (', 0, layer.input_dim - 1)', ', -(2**30), 2**30)'),
   ),
   (
     'tvdp_tf/learning/chacha20.py',
