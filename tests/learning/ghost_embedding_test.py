@@ -21,11 +21,11 @@ CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 ROWS, PLACES = 20, 7
 
 
-def embedded(*layers, dtype='int32', rows=ROWS, places=PLACES):
+def embedded(*layers, dtype='int32', places=PLACES):
   return tf.keras.Sequential(
     [
       tf.keras.Input([places], dtype=dtype),
-      LAYERS.Embedding(rows, 4),
+      LAYERS.Embedding(ROWS, 4),
       *layers,
     ]
   )

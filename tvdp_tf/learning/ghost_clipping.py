@@ -196,7 +196,8 @@ def _gathered(indices: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
   first = tf.math.unsorted_segment_min(
     tf.range(examples * places), of_place, tf.size(distinct)
   )
-  # Each sum takes its addends in their order, whatever is in other examples.
+  # On a CPU each sum takes its addends in their order, whatever is in other
+  # examples.
   sums = tf.math.unsorted_segment_sum(
     tf.reshape(delta, [-1, delta.shape[-1]]),
     tf.gather(first, of_place),

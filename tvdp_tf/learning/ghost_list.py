@@ -70,10 +70,10 @@ OPS = frozenset(
     *('Elu', 'Erf', 'Exp', 'GatherV2', 'GreaterEqual', 'Identity', 'IdentityN'),
     *('LeakyRelu', 'MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum'),
     *('Mul', 'Pack', 'Pad', 'Placeholder', 'RandomStandardNormal'),
-    *('RandomUniform',),
-    *('RealDiv', 'Relu', 'Relu6', 'Reshape', 'ResizeNearestNeighbor', 'Selu'),
-    *('SelectV2', 'Shape', 'Sigmoid', 'Softmax', 'Softplus', 'Softsign'),
-    *('StridedSlice', 'Sub', 'Tanh', 'Transpose'),
+    *('RandomUniform', 'RealDiv', 'Relu', 'Relu6', 'Reshape'),
+    *('ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape', 'Sigmoid'),
+    *('Softmax', 'Softplus', 'Softsign', 'StridedSlice', 'Sub', 'Tanh'),
+    'Transpose',
   )
 )
 
@@ -95,14 +95,15 @@ def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
 
 
 def is_embedding(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is Keras's embedding of integers, without a mask."""
+  """Whether a layer is Keras's embedding, without a mask."""
   return type(layer) is _layers.Embedding and not layer.mask_zero
 
 
 def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
   """Whether embeddings look up integers, and others compute in float32.
 
-  An input is a float32 unless the model says otherwise, also of an embedding.
+  Keras makes a model's input float32 unless told otherwise: an embedding may
+  have such an input, too, but no floats that the model computes.
   """
   if type(layer) in MOVING_LAYERS:
     return True

@@ -246,8 +246,8 @@ def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
 def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:
   array = _array(name, value)
   allowed = (
-    f'{name} must hold class numbers in [0, {num_classes}), for the model has '
-    f'{num_classes} outputs'
+    f'{name} must hold class numbers in [0, {num_classes}), as many as the '
+    'model tells apart'
   )
   if array.ndim == 2 and array.shape[1] == num_classes:
     ones = array == 1
