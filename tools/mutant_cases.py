@@ -537,6 +537,16 @@ _CASES: list[mutants_of_learning.Case] = [
     ('tests/output/report_test.py',),
     ("if statements[0].unit == 'user':", 'if False:'),
   ),
+  (
+    'tvdp_tf/training/metrics.py',
+    ('tests/training/metrics_test.py',),
+    ("is_secret = plan.header.sampling != 'none'", 'is_secret = False'),
+    ("if plan.header.unit != 'user':", 'if True:'),
+    (
+      "if not is_secret:\n    values['seconds']",
+      "if True:\n    values['seconds']",
+    ),
+  ),
 ]
 
 MUTANTS = [

@@ -44,7 +44,7 @@ def read(folder: pathlib.Path) -> Outcome:
   with open(folder / run_folder.METRICS, newline='', encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
   for row in rows:
-    del row['seconds']
+    row.pop('seconds', None)  # Not with secret sampling.
   variables = tf.train.load_checkpoint(
     str(folder / run_folder.MODEL / 'variables' / 'variables')
   )

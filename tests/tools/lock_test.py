@@ -5,6 +5,7 @@ checked by running it.
 """
 
 import configparser
+import functools
 import pathlib
 import re
 import sys
@@ -75,16 +76,24 @@ def _test_requires() -> dict[str, requirements.Requirement]:
   return _by_name(extras['test'].strip().splitlines())
 
 
+_distributions = functools.cache(metadata.packages_distributions)
+
+
+@functools.cache
+def _modules() -> list[import_graph.Module]:
+  return import_graph.Repository(_ROOT).modules
+
+
 def _third_party(*roots: str) -> set[str]:
   """Distributions whose modules the Python files below `roots` import."""
   names = {
     name.partition('.')[0]
-    for module in import_graph.Repository(_ROOT).modules
+    for module in _modules()
     if module.path.partition('/')[0] in roots
     for name in module.imports
   }
   names -= sys.stdlib_module_names | {*import_graph.ROOTS, '_start'}
-  distributions = metadata.packages_distributions()
+  distributions = _distributions()
   return {
     utils.canonicalize_name(distribution)
     for name in names

@@ -1,4 +1,5 @@
 import ast
+import functools
 import pathlib
 
 from absl.testing import absltest
@@ -8,15 +9,18 @@ from tools import mutant_cases
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@functools.cache
+def _program(text: str) -> str:
+  return ast.dump(ast.parse(text))
+
+
 class MutantsTest(absltest.TestCase):
   def test_each_is_another_program_that_can_be_run(self):
     for mutant in mutant_cases.MUTANTS:
       with self.subTest(mutant.path, before=mutant.before):
         text = (_ROOT / mutant.path).read_text()
         changed = mutant_cases.mutated(mutant, text)
-        self.assertNotEqual(
-          ast.dump(ast.parse(changed)), ast.dump(ast.parse(text))
-        )
+        self.assertNotEqual(_program(changed), _program(text))
         for test in mutant.tests:
           self.assertTrue((_ROOT / test.partition('::')[0]).is_file(), test)
 

@@ -97,7 +97,9 @@ class RowTest(parameterized.TestCase):
     releases = plan.round(1, cohort, schedule.stddev(1) if schedule else 0.0)
     plan.take(releases)
     update = [np.full(100, 3 * plan.mean_noise_stddev(releases))]
-    return plan, round_metrics.row(plan, releases, 1, update)
+    return plan, round_metrics.row(
+      plan, releases, 1, update, seconds=0.5, rounds=4
+    )
 
   @parameterized.parameters('paper', 'gradient', 'laplace')
   def test_columns(self, mechanism):
@@ -107,6 +109,7 @@ class RowTest(parameterized.TestCase):
     self.assertEqual(row['delivered_epsilon'], plan.worst_epsilon())
     self.assertEqual(row['remaining_budget'], 2.0 - plan.worst_epsilon())
     self.assertTrue(math.isnan(row['test_loss']))
+    self.assertEqual((row['seconds'], row['rounds']), (0.5, 4))
 
   def test_overspending_shows(self):
     _, row = self.row(epsilon=10.0, rounds=1, users_per_round=1)
@@ -114,8 +117,9 @@ class RowTest(parameterized.TestCase):
 
   def test_size_of_a_secret_cohort_is_not_shown(self):
     _, row = self.row(mechanism='central')
-    self.assertNoCommonElements(row, ['participants', 'dropped'])
-    self.assertIn('signal_to_noise', row)
+    # A round of many users takes longer.
+    self.assertNoCommonElements(row, ['participants', 'dropped', 'seconds'])
+    self.assertContainsSubset(['signal_to_noise', 'rounds'], row)
 
   @parameterized.parameters('balanced', 'uniform')
   def test_what_users_failed_is_not_shown(self, participation):
@@ -195,7 +199,9 @@ class RowsTest(absltest.TestCase):
     read = list(csv.DictReader(texts[0].decode().splitlines()))
     self.assertEqual([row['round'] for row in read], ['1', '2', '3'])
     self.assertEqual(float(read[1]['test_loss']), 1e-17)
-    self.assertEqual(tuple(read[0])[:6], run_folder.METRICS_COLUMNS)
+    self.assertEqual(
+      tuple(read[0])[:6], (*run_folder.METRICS_COLUMNS, 'seconds')
+    )
     seen = {}
     for path in folder.glob('tensorboard/*tfevents*'):
       for record in tf.data.TFRecordDataset(str(path)):

@@ -20,9 +20,9 @@ are computed from the data before any noise, and no guarantee covers them.
 do not change when it is replaced by a sound mechanism. `dropped` is left out
 where users are protected: there the noise is added after the sum, and whether
 an upload can be used is private. With Poisson participation the size of a
-cohort is secret, so `participants` is left out as well. Without noise,
-`signal_to_noise` and `remaining_budget` are left out, because they would have
-no meaning.
+cohort is secret, so `participants` is left out as well, and so is `seconds`,
+which tells it. Without noise, `signal_to_noise` and `remaining_budget` are left
+out, because they would have no meaning.
 
 Rows are evaluated and released while the next round runs (`RoundLog`).
 """
@@ -88,6 +88,9 @@ def row(
   releases: mechanisms.Round,
   dropped: int,
   mean_update: Sequence[Any],
+  *,
+  seconds: float,
+  rounds: int,
 ) -> Row:
   """The row of a round that has been run, but not evaluated.
 
@@ -96,10 +99,11 @@ def row(
     releases: The round.
     dropped: How many clients of its cohort were left out.
     mean_update: Of `server_optimizer.mean_update`.
+    seconds: Of the round.
+    rounds: How many were planned when it began.
 
   Returns:
-    The row; its loss and accuracy are NaN. `seconds` and `rounds` are up to
-    the caller.
+    The row; its loss and accuracy are NaN.
   """
   delivered = plan.worst_epsilon()
   values = collections.OrderedDict(
@@ -108,13 +112,17 @@ def row(
     test_accuracy=math.nan,
     delivered_epsilon=delivered,
   )
-  if plan.header.sampling == 'none':
+  is_secret = plan.header.sampling != 'none'
+  if not is_secret:
     values['participants'] = len(releases.clients)
     if plan.header.unit != 'user':
       values['dropped'] = dropped
   if mean_noise_stddev := plan.mean_noise_stddev(releases):
     values['signal_to_noise'] = signal_to_noise(mean_update, mean_noise_stddev)
     values['remaining_budget'] = plan.spending.target_epsilon - delivered
+  if not is_secret:
+    values['seconds'] = seconds
+  values['rounds'] = rounds
   return values
 
 
@@ -231,7 +239,9 @@ def _csv_text(released: Sequence[Row], first: int = 1) -> str:
   others = (
     released[0].keys() - {*run_folder.METRICS_COLUMNS} if released else ()
   )
-  names = [*run_folder.METRICS_COLUMNS[1:], *sorted(others)]
+  # `seconds` first.
+  further = sorted(others, key=lambda name: (name != 'seconds', name))
+  names = [*run_folder.METRICS_COLUMNS[1:], *further]
   return files.csv_text(
     [_KEY, *names],
     (

@@ -115,9 +115,14 @@ class TrainingRun:
             recorded = self._recorder.record(state, rounds.completed + 1)
             before = state
             state = rounds.run(state, recorded.releases, recorded.noise_keys)
-            row = self._row(recorded, before, state)
-            row['seconds'] = time.monotonic() - started
-            row['rounds'] = planned
+            row = round_metrics.row(
+              self._plan,
+              recorded.releases,
+              recorded.dropped + rounds.excluded,
+              learning_process.mean_update(rounds.optimizer, before, state),
+              seconds=time.monotonic() - started,
+              rounds=planned,
+            )
             await self.log.add(row, state)
             if self._plan.settings.refinement != 'none':
               await self.log.settle()
@@ -139,16 +144,6 @@ class TrainingRun:
     if math.isnan(accuracy):  # Nothing is evaluated yet.
       return
     bar.set_postfix(loss=f'{loss:.3f}', accuracy=f'{accuracy:.3f}')
-
-  def _row(
-    self, recorded: recorder.Recorded, before: Any, after: Any
-  ) -> round_metrics.Row:
-    return round_metrics.row(
-      self._plan,
-      recorded.releases,
-      recorded.dropped + self._rounds.excluded,
-      learning_process.mean_update(self._rounds.optimizer, before, after),
-    )
 
   async def _finish(self, state: Any) -> None:
     await self.log.settle()
@@ -202,6 +197,9 @@ class TrainingRun:
     self, completed: int, arrays: Mapping[str, np.ndarray]
   ) -> checkpoints.HostState:
     host = checkpoints.HostState.parse(completed, arrays)
+    if self._plan.header.sampling != 'none':
+      for row in host.rows:  # Of an earlier version.
+        row.pop('seconds', None)
     self._plan.restore(host.plan, host.total)
     return host
 

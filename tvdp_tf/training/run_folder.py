@@ -38,7 +38,6 @@ METRICS_COLUMNS = (
   'test_loss',
   'test_accuracy',
   'delivered_epsilon',
-  'seconds',
 )
 _FINISHED = 'finished'
 _PARTS = ('settings', 'versions', 'resolved')
