@@ -306,7 +306,8 @@ class ModelTest(parameterized.TestCase):
       'float64',
       lambda: _sequential(_LAYERS.Dense(3, dtype='float64')),
       None,
-      '^model must have weights in float32, got dense.*/kernel:0 in float64: ',
+      '^model must have weights in float32, got dense.*/kernel:0 in float64: '
+      'build it after ',
     ),
     (
       'adapted',

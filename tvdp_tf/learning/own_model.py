@@ -87,10 +87,14 @@ class OwnModel:
       if weight.dtype != np.float32:
         # What a table holds has no name.
         name = getattr(variable, 'name', type(variable).__name__)
+        hint = (
+          "build it after tf.keras.backend.set_floatx('float32')"
+          if weight.dtype.kind == 'f'
+          else 'what a layer has adapted to belongs into the data, as features'
+        )
         raise ValueError(
-          f'model must have weights in float32, got {name} in'
-          f' {weight.dtype}: what a layer has adapted to belongs into the data,'
-          ' as features'
+          f'model must have weights in float32, got {name} in {weight.dtype}:'
+          f' {hint}'
         )
     if not original.trainable_weights:
       raise ValueError('model must have weights to train, got none')

@@ -44,7 +44,10 @@ ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE, ZERO_OUT)
 # What each means, for whoever reads an epsilon.
 ADJACENCY_MEANINGS = {
   REPLACE_ONE: 'exchanged for any other; how many there are is public',
-  ADD_OR_REMOVE_ONE: 'there or not; what the sum is divided by is public',
+  ADD_OR_REMOVE_ONE: (
+    'there or not; how many there are at most, and what the sum is divided by,'
+    ' are public'
+  ),
   ZERO_OUT: (
     'there or with a gradient of zero in its place; how many there are is'
     ' public. To exchange it for another is two such steps: the same noise'
