@@ -142,6 +142,32 @@ CASES: list[Case] = [
     ),
   ),
   (
+    'tvdp_tf/learning/ghost_clipping.py',
+    (f'{_LEARNING}ghost_convolution_test.py',),
+    ('(1, *sizes)[-2:]', '(*sizes, 1)[:2]'),
+    (
+      '[missing // 2, missing - missing // 2]',
+      '[missing - missing // 2, missing // 2]',
+    ),
+    ('j : j + last[1] : right]', 'j : j + last[1] : down]'),
+    ('i : i + last[0] : down, j', 'i : i + last[0] : right, j'),
+    (
+      'return tf.concat(places, axis=1)',
+      'return tf.concat(places[::-1], axis=1)',
+    ),
+  ),
+  (
+    'tvdp_tf/learning/ghost_list.py',
+    (f'{_LEARNING}ghost_convolution_test.py',),
+    (
+      '_CONVOLUTIONS.get(type(layer)) == len(layer.input_shape)',
+      'type(layer) in _CONVOLUTIONS',
+    ),
+    ('and layer.groups == 1', ''),
+    ('and set(layer.dilation_rate) == {1}', ''),
+    ("and layer.padding in ('valid', 'same')", ''),
+  ),
+  (
     'tvdp_tf/learning/ghost_list.py',
     (f'{_LEARNING}ghost_embedding_test.py',),
     (
@@ -155,7 +181,10 @@ CASES: list[Case] = [
   (
     'tvdp_tf/learning/ghost_list.py',
     _LIST + _CLIPPING,
-    ('and len(layer.input_shape) == 4', 'and len(layer.input_shape) >= 4'),
+    (
+      '_CONVOLUTIONS.get(type(layer)) == len(layer.input_shape)',
+      'type(layer) in _CONVOLUTIONS',
+    ),
     ('len(layer.input_shape) == 2', 'len(layer.input_shape) >= 2'),
     ('and layer.groups == 1', ''),
     ('in _ACTIVATIONS', 'is not NotImplemented'),

@@ -8,16 +8,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tvdp_tf.learning import (
-  clipping,
-  functional,
-  ghost_clipping,
-  ghost_list,
-  keras_version,
-)
+from tests.learning import ghost_sums
+from tvdp_tf.learning import functional, ghost_list, keras_version
 
 LAYERS = tf.keras.layers
-CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 ROWS, PLACES = 20, 7
 
 
@@ -63,6 +57,11 @@ MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   ),
   'maximum': lambda: embedded(LAYERS.GlobalMaxPool1D(), LAYERS.Dense(3)),
   'places': lambda: embedded(LAYERS.Flatten(), LAYERS.Dense(3)),
+  'convolution': lambda: embedded(
+    LAYERS.Conv1D(32, 3, activation='relu'),
+    LAYERS.GlobalMaxPool1D(),
+    LAYERS.Dense(3),
+  ),
   'two': two_embeddings,
   'matrix': of_images,
 }
@@ -100,44 +99,6 @@ def of_class(kind):
   return tf.keras.Model(inputs, LAYERS.Dense(3)(hidden))
 
 
-class Sums:
-  """The clipped sums of a model: flat arrays, float64."""
-
-  def __init__(self, model):
-    self._model = functional.FunctionalModel(model)
-    self._ghost = ghost_clipping.ghost_clipped_sum(self._model, CROSS_ENTROPY)
-
-  def ghost(self, features, labels, weights, clip, present=None):
-    return self._flat(self._ghost, features, labels, weights, clip, present)
-
-  def looped(self, features, labels, weights, clip, present=None):
-    """One example at a time."""
-
-    def loss_fn(weights, x, y):
-      return CROSS_ENTROPY(y, self._model(weights, x, True))
-
-    looped = tf.function(clipping.looped_clipped_sum(loss_fn), autograph=False)
-    return self._flat(looped, features, labels, weights, clip, present)
-
-  def _flat(self, clipped_sum, features, labels, weights, clip, present):
-    if present is None:
-      present = np.ones([len(labels)], bool)
-    sums = clipped_sum(
-      list(map(tf.constant, weights)),
-      tf.constant(features, self._model.features_spec.dtype),
-      tf.constant(labels, tf.int32),
-      tf.constant(present),
-      tf.constant(clip, tf.float64),
-    )
-    return np.concatenate([np.ravel(part).astype(np.float64) for part in sums])
-
-
-def drawn_weights(model, rng):
-  return [
-    rng.standard_normal(w.shape).astype(np.float32) for w in model.get_weights()
-  ]
-
-
 @unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')
 class GhostEmbeddingTest(parameterized.TestCase):
   @parameterized.product(name=tuple(MODELS), clip=(1e6, 0.05))
@@ -150,11 +111,11 @@ class GhostEmbeddingTest(parameterized.TestCase):
     arguments = (
       features,
       rng.integers(3, size=40),
-      drawn_weights(model, rng),
+      ghost_sums.drawn_weights(model, rng),
       clip,
       rng.random(40) < 0.8,
     )
-    sums = Sums(model)
+    sums = ghost_sums.Sums(model)
     ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
     self.assertGreater(np.linalg.norm(looped), 5 * min(clip, 0.1))
     np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
@@ -171,7 +132,7 @@ class GhostEmbeddingTest(parameterized.TestCase):
     for value in (bad, good):
       model = functional.FunctionalModel(build(value))
       with mock.patch.object(ghost_list, 'OPS', ghost_list.OPS | model.ops):
-        supported.append(ghost_list.supports(model, CROSS_ENTROPY))
+        supported.append(ghost_list.supports(model, ghost_sums.CROSS_ENTROPY))
     self.assertEqual(supported, [False, True])
 
   def test_any_float_is_an_index(self):
@@ -180,10 +141,10 @@ class GhostEmbeddingTest(parameterized.TestCase):
     arguments = (
       rng.choice(values, [40, PLACES]),
       rng.integers(3, size=40),
-      drawn_weights(model, rng),
+      ghost_sums.drawn_weights(model, rng),
       0.05,
     )
-    sums = Sums(model)
+    sums = ghost_sums.Sums(model)
     ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
     self.assertGreater(np.linalg.norm(looped), 0.25)
     np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
@@ -192,19 +153,21 @@ class GhostEmbeddingTest(parameterized.TestCase):
   def test_a_row_that_is_looked_up_again_is_one_row(self, name):
     """The deltas of its places add up: the norm of each tells too little."""
     model, rng = MODELS[name](), np.random.default_rng(1)
-    weights = [100 * w for w in drawn_weights(model, rng)]
+    weights = [100 * w for w in ghost_sums.drawn_weights(model, rng)]
     if name == 'places':  # The same delta at all of them.
       weights[1] = np.tile(weights[1][:4], [PLACES, 1])
     weights[0][:] = 1e-3 * weights[0]  # The norm is that of the embedding's.
-    ghost = Sums(model).ghost(np.full([1, PLACES], 3), [1], weights, 1.0)
+    ghost = ghost_sums.Sums(model).ghost(
+      np.full([1, PLACES], 3), [1], weights, 1.0
+    )
     self.assertBetween(np.linalg.norm(ghost), 0.999, 1)
 
   def test_what_cancels_leaves_no_rounding(self):
     """Deltas of 1e7 at two places of one row, of a sum of some units."""
     model = embedded(LAYERS.Flatten(), LAYERS.Dense(3), places=2)
-    sums, rng = Sums(model), np.random.default_rng(2)
+    sums, rng = ghost_sums.Sums(model), np.random.default_rng(2)
     for _ in range(20):
-      table, kernel, bias = drawn_weights(model, rng)
+      table, kernel, bias = ghost_sums.drawn_weights(model, rng)
       kernel[:4] *= 1e7
       kernel[4:] = -kernel[:4] + rng.standard_normal([4, 3])
       features = rng.integers(ROWS, size=[1, 1]).repeat(2, axis=1)
@@ -213,10 +176,10 @@ class GhostEmbeddingTest(parameterized.TestCase):
 
   def test_what_is_not_finite_counts_as_zero(self):
     model, rng = averaged(), np.random.default_rng(3)
-    table, *others = drawn_weights(model, rng)
+    table, *others = ghost_sums.drawn_weights(model, rng)
     table[3] = np.inf
     features, labels = rng.integers(4, 9, [8, PLACES]), rng.integers(3, size=8)
-    weights, sums = [table, *others], Sums(model)
+    weights, sums = [table, *others], ghost_sums.Sums(model)
     expected = sums.ghost(features, labels, weights, 0.1, np.arange(8) != 5)
     features[5, 2] = 3
     ghost = sums.ghost(features, labels, weights, 0.1)
@@ -225,8 +188,8 @@ class GhostEmbeddingTest(parameterized.TestCase):
   def test_an_example_is_the_same_beside_any_others(self):
     """To the bit: what others look up moves nothing of it."""
     model, rng = averaged(), np.random.default_rng(4)
-    weights = drawn_weights(model, rng)
-    sums, of_first = Sums(model), []
+    weights = ghost_sums.drawn_weights(model, rng)
+    sums, of_first = ghost_sums.Sums(model), []
     for _ in range(20):
       features = rng.integers(6, size=[8, PLACES])
       features[2] = [1, 2, 1, 5, 2, 1, 1]

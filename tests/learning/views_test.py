@@ -1,6 +1,7 @@
 """Views averaged before the clip, against plain loops and exact sums."""
 
 import functools
+import itertools
 import unittest
 from unittest import mock
 
@@ -25,6 +26,14 @@ _mlp, _cnn = plain.mlp, plain.convolutional
 
 def _linear():
   return plain.sequential(tf.keras.layers.Flatten(), tf.keras.layers.Dense(10))
+
+
+def _wide():
+  return plain.sequential(
+    tf.keras.layers.Conv2D(32, 3, strides=2, activation='relu'),
+    tf.keras.layers.Flatten(),
+    tf.keras.layers.Dense(10),
+  )
 
 
 def _averaged(model):
@@ -99,8 +108,9 @@ def _expected(build, features, labels, clip):
 
 
 class ClippedMeanTest(parameterized.TestCase):
-  @parameterized.product(
-    make_sum=(_vectorized, _looped, *_GHOST), build=(_mlp, _cnn, _linear)
+  @parameterized.parameters(
+    *itertools.product((_vectorized, _looped, *_GHOST), (_mlp, _cnn, _linear)),
+    *((make_sum, _wide) for make_sum in _GHOST),
   )
   def test_equals_a_plain_loop(self, make_sum, build):
     for clip, count in ((0.5, 1), (0.5, 70), (100.0, 70)):

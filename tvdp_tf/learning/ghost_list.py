@@ -43,14 +43,18 @@ MOVING_LAYERS = frozenset(
     _layers.Cropping2D,
   )
 )
+# By the ranks of their inputs, with the batch.
+_CONVOLUTIONS = {_layers.Conv1D: 3, _layers.Conv2D: 4}
 _WEIGHTLESS_LAYERS = (
   *MOVING_LAYERS,
   _layers.UpSampling2D,
   *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
+  *(_layers.MaxPool1D, _layers.AveragePooling1D, _layers.ZeroPadding1D),
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
   *(_layers.GlobalMaxPool1D, _layers.GlobalAveragePooling1D),
-  *(_layers.Dropout, _layers.SpatialDropout2D, _layers.GaussianNoise),
+  *(_layers.Dropout, _layers.SpatialDropout1D, _layers.SpatialDropout2D),
+  _layers.GaussianNoise,
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
 )
@@ -67,13 +71,13 @@ _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
 OPS = frozenset(
   (
     *('AddV2', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const', 'Conv2D'),
-    *('Elu', 'Erf', 'Exp', 'GatherV2', 'GreaterEqual', 'Identity', 'IdentityN'),
-    *('LeakyRelu', 'MatMul', 'Max', 'MaxPool', 'Maximum', 'Mean', 'Minimum'),
-    *('Mul', 'Pack', 'Pad', 'Placeholder', 'RandomStandardNormal'),
-    *('RandomUniform', 'RealDiv', 'Relu', 'Relu6', 'Reshape'),
-    *('ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape', 'Sigmoid'),
-    *('Softmax', 'Softplus', 'Softsign', 'StridedSlice', 'Sub', 'Tanh'),
-    'Transpose',
+    *('Elu', 'Erf', 'Exp', 'ExpandDims', 'GatherV2', 'GreaterEqual'),
+    *('Identity', 'IdentityN', 'LeakyRelu', 'MatMul', 'Max', 'MaxPool'),
+    *('Maximum', 'Mean', 'Minimum', 'Mul', 'Pack', 'Pad', 'Placeholder'),
+    *('RandomStandardNormal', 'RandomUniform', 'RealDiv', 'Relu', 'Relu6'),
+    *('Reshape', 'ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape'),
+    *('Sigmoid', 'Softmax', 'Softplus', 'Softsign', 'Squeeze', 'StridedSlice'),
+    *('Sub', 'Tanh', 'Transpose'),
   )
 )
 
@@ -85,11 +89,10 @@ def is_dense(layer: tf.keras.layers.Layer) -> bool:
 
 def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
   return (
-    type(layer) is _layers.Conv2D
-    and len(layer.input_shape) == 4
+    _CONVOLUTIONS.get(type(layer)) == len(layer.input_shape)
     and layer.data_format == 'channels_last'
     and layer.groups == 1
-    and layer.dilation_rate == (1, 1)
+    and set(layer.dilation_rate) == {1}
     and layer.padding in ('valid', 'same')
   )
 
