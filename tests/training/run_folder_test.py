@@ -71,7 +71,7 @@ class RunFolderTest(parameterized.TestCase):
     self.assertEqual([share.run for share in audit.runs], [RUN])
     self.assertEqual(
       (run / 'metrics.csv').read_text().strip(),
-      'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon,seconds',
+      'round,noise_stddev,test_loss,test_accuracy,delivered_epsilon',
     )
 
   def test_nothing_is_overwritten(self):
