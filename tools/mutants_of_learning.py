@@ -159,11 +159,6 @@ CASES: list[Case] = [
   (
     'tvdp_tf/learning/ghost_list.py',
     (f'{_LEARNING}ghost_convolution_test.py',),
-    (
-      '_CONVOLUTIONS.get(type(layer)) == len(layer.input_shape)',
-      'type(layer) in _CONVOLUTIONS',
-    ),
-    ('and layer.groups == 1', ''),
     ('and set(layer.dilation_rate) == {1}', ''),
     ("and layer.padding in ('valid', 'same')", ''),
   ),

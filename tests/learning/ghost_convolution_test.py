@@ -8,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tests.learning import ghost_sums
+from tests.learning import ghost_cases
 from tvdp_tf.learning import (
   functional,
   ghost_clipping,
-  ghost_list,
   keras_version,
 )
 
@@ -63,6 +62,9 @@ MODELS: dict[str, Callable[[], tf.keras.Model]] = {
     LAYERS.AveragePooling1D(2, padding='same'),
     LAYERS.SpatialDropout1D(0.0),
   ),
+  'sequence_of_a_large_kernel': lambda: sequence(
+    LAYERS.Conv1D(32, 60, padding='same', activation='tanh')
+  ),
   'sequence_once': lambda: sequence(LAYERS.Conv1D(2, SEQUENCE[0])),
 }
 
@@ -88,7 +90,7 @@ class GhostConvolutionTest(parameterized.TestCase):
     return (
       rng.standard_normal([count, *model.input_shape[1:]]),
       rng.integers(3, size=count),
-      ghost_sums.drawn_weights(model, rng),
+      ghost_cases.drawn_weights(model, rng),
       clip,
     )
 
@@ -96,7 +98,7 @@ class GhostConvolutionTest(parameterized.TestCase):
   def test_is_the_sum_over_the_examples(self, name, clip):
     model = MODELS[name]()
     arguments = (*self.arguments(model, clip), np.arange(30) % 5 > 0)
-    sums = ghost_sums.Sums(model)
+    sums = ghost_cases.Sums(model)
     ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
     self.assertGreater(np.linalg.norm(looped), 3 * min(clip, 0.1))
     scale = np.abs(looped).max()
@@ -110,14 +112,23 @@ class GhostConvolutionTest(parameterized.TestCase):
     of_both = []
     for many in (10**6, 1):
       with mock.patch.object(ghost_clipping, '_MANY', many):
-        of_both.append(ghost_sums.Sums(model).ghost(*arguments))
+        of_both.append(ghost_cases.Sums(model).ghost(*arguments))
     rows, places = of_both
     np.testing.assert_allclose(rows, places, rtol=1e-4, atol=1e-6)
+
+  def test_a_large_kernel_takes_few_products(self):
+    model = MODELS['sequence_of_a_large_kernel']()
+    clipped_sum = ghost_clipping.ghost_clipped_sum(
+      functional.FunctionalModel(model), ghost_cases.CROSS_ENTROPY
+    )
+    assert isinstance(clipped_sum, ghost_clipping.GhostClippedSum)
+    ops = [op.type for op in clipped_sum._sum.graph.get_operations()]
+    self.assertBetween(ops.count('BatchMatMulV2'), 1, 5)
 
   @parameterized.parameters('few', 'padded_strides', 'channels', 'sequence')
   def test_a_single_gradient_is_within_the_clip(self, name):
     model = MODELS[name]()
-    sums = ghost_sums.Sums(model)
+    sums = ghost_cases.Sums(model)
     features, labels, weights, _ = self.arguments(model, 1.0, 8)
     for i in range(8):
       present = np.arange(8) == i
@@ -133,7 +144,7 @@ class GhostConvolutionTest(parameterized.TestCase):
     """To the bit, whether it is huge or not finite."""
     model = MODELS[name]()
     features, labels, weights, clip = self.arguments(model, 0.05)
-    sums = ghost_sums.Sums(model)
+    sums = ghost_cases.Sums(model)
     present = np.arange(30) != 7
     expected = sums.ghost(features, labels, weights, clip, present)
     for value in (1e30, np.inf, np.nan):
@@ -156,11 +167,10 @@ class GhostConvolutionTest(parameterized.TestCase):
     ),
   )
   def test_takes_a_model_only_without(self, build, bad, good):
-    supported = []
-    for value in (bad, good):
-      model = functional.FunctionalModel(build(value))
-      with mock.patch.object(ghost_list, 'OPS', ghost_list.OPS | model.ops):
-        supported.append(ghost_list.supports(model, ghost_sums.CROSS_ENTROPY))
+    supported = [
+      ghost_cases.supported_whatever_its_ops(build(value))
+      for value in (bad, good)
+    ]
     self.assertEqual(supported, [False, True])
 
 

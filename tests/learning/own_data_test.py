@@ -307,7 +307,7 @@ class ModelTest(parameterized.TestCase):
       lambda: _sequential(_LAYERS.Dense(3, dtype='float64')),
       None,
       '^model must have weights in float32, got dense.*/kernel:0 in float64: '
-      'build it after ',
+      'build it in float32',
     ),
     (
       'adapted',

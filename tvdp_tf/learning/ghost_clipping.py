@@ -152,6 +152,8 @@ def _padded(
 
 # Fewer filters, on rows of fewer numbers, take products that are too small.
 _MANY = 32
+# Of a kernel of 7 x 7: each place is some ops of the graph.
+_MOST_PLACES = 49
 
 
 def _kernel_gradients(
@@ -162,21 +164,24 @@ def _kernel_gradients(
 ) -> tf.Tensor:
   """Each example's gradient of a convolution's kernel, [n, k * k * in, out].
 
-  Of inputs [n * views, height, width, in] that give images of [height, width]
-  `shape`, whose places, those of all views together, are the rows of delta: [n,
-  places, out].
+  Of inputs [n * views, ...] that give images, or sequences, of a shape, whose
+  places, those of all views together, are the rows of delta: [n, places, out].
 
   A product for each row of the kernel: for LeNet's shapes several times faster
-  on a CPU than with patches, and nearly twice than for each place of it; with
-  more filters or channels, a product for each place is up to twice as fast.
+  on a CPU than with patches, and nearly twice than for each place of it. With
+  more filters or channels it is a product for each place: these are large
+  enough then, and what copies rows would do more arithmetic than they.
   """
+  if inputs.shape.rank == 3:  # A sequence is an image of height 1.
+    inputs, shape = inputs[:, tf.newaxis], tf.concat([[1], shape], axis=0)
   examples, channels = tf.shape(delta)[0], inputs.shape[-1]
   inputs = _padded(layer, inputs, shape)
   down, right = _of_images(layer.strides)
   height, width = _of_images(layer.kernel_size)
   last = (shape - 1) * (down, right) + 1
   columns = width * channels
-  if layer.filters >= _MANY or columns >= _MANY:
+  is_wide = layer.filters >= _MANY or columns >= _MANY
+  if is_wide and height * width <= _MOST_PLACES:
     places = []
     for i in range(height):
       for j in range(width):
@@ -368,9 +373,7 @@ class GhostClippedSum(clipping.PreparedSum):
           tf.reshape(delta, [-1, self._views, delta.shape[-1]]),
         )
       else:
-        if value.shape.rank == 3:  # A sequence is an image of height 1.
-          value, delta = value[:, tf.newaxis], delta[:, tf.newaxis]
-        shape = tf.shape(delta)[1:3]
+        shape = tf.shape(delta)[1:-1]
         parts.append(_kernel_gradients(layer, value, shape, places))
       if layer.use_bias:
         parts.append(tf.reduce_sum(places, axis=1))

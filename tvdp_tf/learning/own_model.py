@@ -88,7 +88,7 @@ class OwnModel:
         # What a table holds has no name.
         name = getattr(variable, 'name', type(variable).__name__)
         hint = (
-          "build it after tf.keras.backend.set_floatx('float32')"
+          "build it in float32, Keras's default"
           if weight.dtype.kind == 'f'
           else 'what a layer has adapted to belongs into the data, as features'
         )

@@ -1,11 +1,20 @@
-"""Ghost clipping's sums beside those of one example at a time."""
+"""What tests of ghost clipping share: its list, its sums beside a loop's."""
+
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.learning import clipping, functional, ghost_clipping
+from tvdp_tf.learning import clipping, functional, ghost_clipping, ghost_list
 
 CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def supported_whatever_its_ops(model):
+  """Whether the list takes a Keras model, were all ops of it on the list."""
+  wrapped = functional.FunctionalModel(model)
+  with mock.patch.object(ghost_list, 'OPS', ghost_list.OPS | wrapped.ops):
+    return ghost_list.supports(wrapped, CROSS_ENTROPY)
 
 
 class Sums:
