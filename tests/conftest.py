@@ -100,15 +100,42 @@ def pytest_collection_finish():
   gc.set_threshold(50_000, 20, 20)
 
 
+# Functions of their arguments alone. Beside each, what it costs to compute the
+# same every time. Their modules are not imported for that.
+_COMPUTED_ONCE = (
+  # A moment of a sampled Gaussian: half a second a statement of the same noise.
+  ('dp_accounting.rdp.rdp_privacy_accountant', '_compute_log_a'),
+  # scikit-learn reads a file of text: 30 ms a training.
+  ('sklearn.datasets', 'load_digits'),
+  # The methods of a protocol, for each `isinstance` of one: a fiftieth of all
+  # time, in TensorFlow's tracing. Python 3.12 notes them down itself.
+  ('typing', '_get_protocol_attrs'),
+)
+
+
+def _have_no_traces_of_ops() -> None:
+  """Has TensorFlow note one place for all ops, not the stack of each.
+
+  Only its messages have them. pytest's stacks are deep: a twentieth of the time
+  of tracing.
+  """
+  tf_stack: Any = sys.modules.get('tensorflow.python.util.tf_stack')
+  if tf_stack and not isinstance(tf_stack.extract_stack, functools.partial):
+    here = tf_stack.extract_stack()
+    tf_stack.extract_stack = functools.partial(
+      lambda place, *_, **__: place, here
+    )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_setup():
-  """Has dp-accounting compute each moment of a sampled Gaussian once.
-
-  Half a second a statement of the same noise, if it does so every time.
-  """
-  accountant: Any = sys.modules.get('dp_accounting.rdp.rdp_privacy_accountant')
-  if accountant and not hasattr(accountant._compute_log_a, 'cache_info'):
-    accountant._compute_log_a = functools.cache(accountant._compute_log_a)
+  """Spares TensorFlow and others what tests have no use of."""
+  for module_name, name in _COMPUTED_ONCE:
+    module: Any = sys.modules.get(module_name)
+    function = getattr(module, name, None)
+    if function and not hasattr(function, 'cache_info'):
+      setattr(module, name, functools.cache(function))
+  _have_no_traces_of_ops()
 
 
 def pytest_unconfigure():
