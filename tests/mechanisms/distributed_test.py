@@ -7,6 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import plan_cases
+from tests.training import resume_cases
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_work, learning_process
 from tvdp_tf.mechanisms import distributed
@@ -164,7 +165,8 @@ class TrainingTest(parameterized.TestCase):
         **changes,
       }
     )
-    result = train.train(settings, folder)
+    with resume_cases.without_exports():
+      result = train.train(settings, folder)
     self.assertTrue(result.statement.holds, result.statement.reason)
     audit = privacy.audit_ledger(folder / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
@@ -182,27 +184,21 @@ class TrainingTest(parameterized.TestCase):
     self.assertIsInstance(plan, distributed.Distributed)
     noise = plan.mean_noise_stddev(plan_cases.run(plan, rounds=1)[0])
     self.assertLess(noise, 1.0)
-    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
-    train.train(settings, folder)
     plain = settings_lib.TrainingSettings(
       **values, mechanism='none', seed=1, l2_norm_clip=1e6
     )
-    other = pathlib.Path(self.create_tempdir().full_path, 'plain')
-    train.train(plain, other)
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    with resume_cases.without_exports():
+      results = [
+        train.train(one, folder / one.mechanism) for one in (settings, plain)
+      ]
     found, expected = (
-      np.concatenate([np.ravel(w) for w in _weights(path)])
-      for path in (folder, other)
+      np.concatenate([np.ravel(w) for w in result.weights])
+      for result in results
     )
     difference = (found - expected) / noise
     self.assertLess(abs(difference.std() - 1), 0.1)
     self.assertLess(abs(difference.mean()), 0.2)
-
-
-def _weights(folder):
-  import tensorflow as tf  # noqa: PLC0415
-
-  path = next(folder.rglob('*.keras'))
-  return tf.keras.models.load_model(path, compile=False).get_weights()
 
 
 if __name__ == '__main__':

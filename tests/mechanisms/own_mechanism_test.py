@@ -6,13 +6,13 @@ ball that the parameters are projected to, whatever the data.
 
 import dataclasses
 import json
-import pathlib
 from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 import tvdp_tf
+from tests.training import resume_cases
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import shared_ledger, train
@@ -91,9 +91,10 @@ class Unenforced(Careless):
     return dataclasses.replace(super().header, enforced=False)
 
 
-class OwnMechanismTest(parameterized.TestCase):
+class OwnMechanismTest(resume_cases.FolderTestCase):
+  exports = False
+
   def test_trains_under_a_guarantee_that_holds(self):
-    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     settings = settings_lib.TrainingSettings(
       mechanism=Ball,
       epsilon=8.0,
@@ -102,19 +103,19 @@ class OwnMechanismTest(parameterized.TestCase):
       users_per_round=2,
       local_steps=2,
     )
-    result = train.train(settings, folder)
+    result = train.train(settings, self.run_dir)
     self.assertTrue(result.statement.holds, result.statement.reason)
     self.assertRegex(
       '\n'.join(result.statement.assumptions), 'mechanism ball is not one of'
     )
-    audit = privacy.audit_ledger(folder / 'ledger.jsonl')
+    audit = privacy.audit_ledger(self.run_dir / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
     self.assertRegex(audit.reason, '_test claims: nothing of it is proven here')
     # As far as is known: it is the author's claim, and the noise has a tail.
     self.assertIn('own_mechanism_test claims', audit.runs[0].run.sensitivity)
     self.assertGreater(audit.runs[0].run.noise_distance, 0)
     self.assertBetween(audit.worst_epsilon, 1.0, 8.0)
-    config = json.loads((folder / 'config.json').read_text())
+    config = json.loads((self.run_dir / 'config.json').read_text())
     self.assertEqual(config['settings']['mechanism'], 'ball')
     # It is known from now on, and another of its name is refused.
     settings_lib.TrainingSettings(mechanism='ball')
@@ -149,7 +150,6 @@ class OwnMechanismTest(parameterized.TestCase):
   def test_a_statement_of_ones_own_leaves_nothing_out(
     self, mechanism, seed, holds, reason
   ):
-    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     settings = settings_lib.TrainingSettings(
       mechanism=mechanism,
       epsilon=8.0,
@@ -160,7 +160,7 @@ class OwnMechanismTest(parameterized.TestCase):
       local_steps=1,
       seed=seed,
     )
-    result = train.train(settings, folder)
+    result = train.train(settings, self.run_dir)
     self.assertEqual(result.statement.holds, holds)
     self.assertRegex(result.statement.reason, f'^{reason}')
     claims = f'as {__name__} claims'
@@ -168,7 +168,7 @@ class OwnMechanismTest(parameterized.TestCase):
     rule = result.statement.sensitivity
     assert rule is not None
     self.assertStartsWith(rule.reason, f'{claims}: ')
-    written = json.loads((folder / 'privacy.json').read_text())
+    written = json.loads((self.run_dir / 'privacy.json').read_text())
     self.assertEqual(written['holds'], holds)
     words = '\n'.join(written['assumptions'])
     self.assertStartsWith(words, 'mine\n')
@@ -183,7 +183,6 @@ class OwnMechanismTest(parameterized.TestCase):
   def test_nor_does_it_before_a_run_or_in_a_shared_ledger(
     self, mechanism, holds
   ):
-    folder = pathlib.Path(self.create_tempdir().full_path)
     settings = settings_lib.TrainingSettings(
       mechanism=mechanism,
       epsilon=8.0,
@@ -194,9 +193,9 @@ class OwnMechanismTest(parameterized.TestCase):
     )
     planned = tvdp_tf.plan(settings)
     self.assertEqual(planned.statement.holds, holds)
-    ledger = shared_ledger.SharedLedger(folder / 'ledger.jsonl', 20.0)
+    ledger = shared_ledger.SharedLedger(self.folder / 'ledger.jsonl', 20.0)
     for run in ('one', 'two'):
-      result = train.train(settings, folder / run, ledger=ledger)
+      result = train.train(settings, self.folder / run, ledger=ledger)
       self.assertEqual(result.statement.holds, holds, run)
 
   def test_nothing_that_is_shown_tells_what_users_hold(self):

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.training import resume_cases
 from tvdp_tf import mechanisms
 from tvdp_tf.planner import settings as planning_settings
 from tvdp_tf.planner import simulation
@@ -79,9 +80,10 @@ class SameNoiseTest(parameterized.TestCase):
       'split': split,
     }
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
-    result = training.train(
-      training_settings.TrainingSettings(**values), folder, progress=False
-    )
+    with resume_cases.without_exports():
+      result = training.train(
+        training_settings.TrainingSettings(**values), folder, progress=False
+      )
     planned = _planned(values)
     payloads = _chained_file.read(folder / 'ledger.jsonl').payloads
     records = [r for r in payloads if 'noise_multipliers' in r]

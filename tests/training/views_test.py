@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from tests.training import resume_cases
 from tvdp_tf import mechanisms
 from tvdp_tf.attacks.model_audit import settings as audit_settings
 from tvdp_tf.federated import client_work
@@ -78,7 +79,10 @@ class TrainingTest(parameterized.TestCase):
       return clipped_sum(model, clip, views_name)
 
     settings = _settings(mechanism)
-    with mock.patch.object(client_work, 'clipped_sum', noted):
+    with (
+      mock.patch.object(client_work, 'clipped_sum', noted),
+      resume_cases.without_exports(),
+    ):
       train.train(settings, folder)
     self.assertEqual(seen, ['mirror'])
     config = json.loads((folder / run_folder.CONFIG).read_text())
