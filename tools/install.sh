@@ -50,7 +50,13 @@ if ! cmp -s "$lock" "$locked" ||
   awk '/^[a-z0-9]/ { keep = /^(setuptools|wheel)==/ } keep' "$lock" \
     > "$build_tools"
   install -qq --no-deps --require-hashes --only-binary :all: -r "$build_tools"
-  install -qq --no-deps --require-hashes --no-build-isolation -r "$lock"
+  install -qq --no-compile --no-deps --require-hashes --no-build-isolation \
+    -r "$lock"
+  # On all cores, where pip takes one, and without what nobody imports: tests,
+  # TensorFlow Probability for JAX. As for pip, what does not compile (templates)
+  # is no error.
+  "$environment/bin/python" -m compileall -qq -j 0 -x '/(tests?|substrates)/' \
+    "$environment"/lib/python3*/site-packages || true
   cp "$lock" "$environment/lock"
   mv "$environment/lock" "$locked"
 fi
