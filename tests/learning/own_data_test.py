@@ -222,6 +222,17 @@ class _Gated(tf.keras.layers.Dense):
     return self.activation(tf.matmul(inputs, self.kernel)) * inputs[:, :3]
 
 
+def _of_tokens(*ends):
+  """A model with one output, much the same for all tokens."""
+  return _sequential(
+    tf.keras.Input([4], dtype='int32'),
+    _LAYERS.Embedding(9, 2),
+    _LAYERS.Flatten(),
+    _LAYERS.Dense(1),
+    *ends,
+  )
+
+
 class ModelTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('never_called', lambda: _sequential(_LAYERS.Dense(3, 'softmax'))),
@@ -264,6 +275,46 @@ class ModelTest(parameterized.TestCase):
       ),
       not keras_version.IS_KERAS_3,
     )
+
+  @parameterized.parameters(True, False)
+  def test_a_model_for_any_length_is_trained_at_that_of_the_data(self, copied):
+    def make():
+      inputs = tf.keras.Input([None], dtype='int64')
+      hidden = _LAYERS.Embedding(9, 2)(inputs)
+      hidden = _LAYERS.Conv1D(3, 2, activation='relu')(hidden)
+      hidden = _LAYERS.GlobalMaxPool1D()(hidden)
+      outputs = _LAYERS.Dense(1, 'sigmoid')(hidden)
+      return tf.keras.Model(inputs, outputs)
+
+    model = make()
+    own = own_model.OwnModel(model if copied else make, (4,))
+    built = own.spec.build((4,), 2, 0)
+    self.assertEqual(built.input_shape, (None, 4))
+    self.assertEqual(
+      ghost_list.supports(
+        functional.FunctionalModel(built), models.LogisticLoss()
+      ),
+      not keras_version.IS_KERAS_3,
+    )
+    trained = own.with_weights(built.get_weights())
+    self.assertEqual(trained.input_shape, (None, None))
+    tokens = np.random.default_rng(0).integers(9, size=[5, 4])
+    np.testing.assert_allclose(
+      tf.sigmoid(built(tokens)), trained(tokens), rtol=1e-6
+    )
+
+  def test_scores_that_could_be_probabilities_by_chance(self):
+    taken = set()
+    for seed in range(8):
+      tf.keras.utils.set_random_seed(seed)
+      model = _of_tokens()
+      weights = model.get_weights()
+      own_model.OwnModel(lambda model=model: model, (4,))
+      for one, other in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+      scores = model(np.random.default_rng(0).integers(0, 2, [16, 4])).numpy()
+      taken.add(bool(((scores >= 0) & (scores <= 1)).all()))
+    self.assertEqual(taken, {False, True})  # The test can fail.
 
   def test_logistic_loss_is_that_of_keras(self):
     scores = np.array([[-30.0], [-1.0], [0.5], [40.0]], np.float32)
@@ -366,6 +417,12 @@ class ModelTest(parameterized.TestCase):
         _LAYERS.Dense(3),
         _LAYERS.Softmax(),
       ),
+      None,
+      'outputs that are probabilities: leave the last step out',
+    ),
+    (
+      'one_output',
+      lambda: _of_tokens(_LAYERS.Activation('sigmoid'), _LAYERS.Flatten()),
       None,
       'outputs that are probabilities: leave the last step out',
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate
-from tvdp_tf.learning import datasets, functional, models
+from tvdp_tf.learning import datasets, functional, keras_version, models
 
 _LINEAR = tf.keras.activations.linear
 # The outputs of what ends in one are no scores.
@@ -157,6 +157,12 @@ def _copied(model: tf.keras.Model) -> tf.keras.Model:
     ) from error
 
 
+def _is_functional(model: tf.keras.Model) -> bool:
+  """Whether it is what Keras makes of inputs and outputs, and no subclass."""
+  kind = type(model)
+  return kind.__name__ == 'Functional' and kind.__module__.startswith('keras.')
+
+
 def _with_input(
   model: tf.keras.Model, input_shape: Sequence[int]
 ) -> tf.keras.Model:
@@ -178,15 +184,26 @@ def _with_input(
       return tf.keras.Sequential([inputs, *model.layers])
   inputs = tf.keras.Input(tuple(input_shape), dtype=dtype)
   try:
+    if known and _is_functional(model) and not keras_version.IS_KERAS_3:
+      # Its own layers: a model in a model is not on ghost clipping's list.
+      return tf.keras.models.clone_model(
+        model, input_tensors=inputs, clone_function=lambda layer: layer
+      )
     outputs = model(inputs)
   except Exception as error:
     raise ValueError(
       f'model must take examples of the shape {tuple(input_shape)}, got '
       f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
     ) from error
-  if getattr(model, 'inputs', None):  # A Sequential that was never called.
-    return model
+  if not known and getattr(model, 'inputs', None):
+    return model  # A Sequential that was never called.
   return tf.keras.Model(inputs, outputs)
+
+
+# Scores may lie between 0 and 1 by chance, as of a model with one output that
+# takes all examples for much the same; not for one choice of weights after the
+# other.
+_MOST_CHOICES = 20
 
 
 def _check_scores(model: tf.keras.Model) -> None:
@@ -199,22 +216,40 @@ def _check_scores(model: tf.keras.Model) -> None:
   examples = (
     rng.normal(0, 10, shape) if dtype.is_floating else rng.integers(0, 2, shape)
   )
-  try:
-    with functional.any_index(model):
-      outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
-  except Exception as error:
-    raise ValueError(
-      'model must take any values of the shape of its input, got '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-    ) from error
-  sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(16)
-  within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
-  if within and np.allclose(sums, 1, atol=1e-3):
+  weights = model.trainable_weights
+  initial = [weight.numpy() for weight in weights]
+  chosen = initial
+  for _ in range(_MOST_CHOICES):
+    for weight, value in zip(weights, chosen, strict=True):
+      weight.assign(value)
+    try:
+      with functional.any_index(model):
+        outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
+    except Exception as error:
+      raise ValueError(
+        'model must take any values of the shape of its input, got '
+        f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      ) from error
+    if not _are_probabilities(outputs):
+      break
+    chosen = [
+      rng.normal(0, np.std(value) or 0.1, value.shape) for value in initial
+    ]
+  else:
     raise ValueError(
       'model must end in scores, or in a softmax or sigmoid that is the'
       ' activation of its last layer, got outputs that are probabilities:'
       ' leave the last step out, it is in the loss'
     )
+  for weight, value in zip(weights, initial, strict=True):
+    weight.assign(value)  # Of a function that always gives the same model.
+
+
+def _are_probabilities(outputs: np.ndarray) -> bool:
+  """Whether outputs [n, classes], or [n, 1], could be."""
+  within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
+  sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(len(outputs))
+  return bool(within and np.allclose(sums, 1, atol=1e-3))
 
 
 def _loss(
