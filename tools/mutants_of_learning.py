@@ -187,6 +187,7 @@ CASES: list[Case] = [
     ('and len(layer.inbound_nodes) == 1', ''),
     ("layer.dtype_policy.name == 'float32'", 'True'),
     ('layer.axis % len(shape) == 0', 'layer.axis == 0'),
+    ('{type(layer.scale), type(layer.offset)} <= {int, float}', 'True'),
     ('and _is_kerass_own(type(layer))', ''),
     ('not np.array_equal(given, own, equal_nan=True)', 'False'),
     ('return copied if _is_listed(copied, loss) else None', 'return copied'),

@@ -38,7 +38,13 @@ def sequence(convolution, *layers):
 # By the shape of the kernel, in which few and many filters or channels differ.
 MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'few': lambda: image(LAYERS.Conv2D(3, 3, activation='tanh')),
-  'filters': lambda: image(LAYERS.Conv2D(33, 3, activation='tanh')),
+  'filters': lambda: sequential(
+    IMAGE,
+    LAYERS.Rescaling(1 / 4, offset=-1),
+    LAYERS.Conv2D(33, 3, activation='tanh'),
+    LAYERS.Flatten(),
+    LAYERS.Dense(3),
+  ),
   'strides': lambda: image(
     LAYERS.Conv2D(32, (2, 3), strides=(3, 2), use_bias=False)
   ),

@@ -117,6 +117,10 @@ def upsampled(interpolation):
   )
 
 
+def rescaled(scale):
+  return sequential(LAYERS.Rescaling(scale, 0.5), LAYERS.Dense(3))
+
+
 class NamedLikeCrossEntropy(tf.keras.losses.SparseCategoricalCrossentropy):
   def call(self, y_true, y_pred):
     return super().call(y_true, y_pred - tf.reduce_mean(y_pred, 0))
@@ -136,6 +140,8 @@ class GhostListTest(parameterized.TestCase):
     ('own_class', model_of_class, Sequential, tf.keras.Sequential),
     ('own_property', model_of_class, SequentialByName, tf.keras.Sequential),
     ('own_activation', dense_activated, centered, 'tanh'),
+    # One for each example of a batch of three, as the copy is tried on.
+    ('scale_of_a_row', rescaled, [[2.0], [3.0], [4.0]], 2.0),
     ('unknown', ended_by, LAYERS.Softmax(0), LAYERS.Activation('softmax')),
   )
   def test_takes_a_model_only_without(self, build, bad, good):

@@ -240,6 +240,7 @@ class ModelTest(parameterized.TestCase):
       'activation',
       lambda: _sequential(_LAYERS.Dense(3), _LAYERS.Activation('softmax')),
     ),
+    ('of_tensorflow', lambda: _sequential(_LAYERS.Dense(3, tf.nn.softmax))),
     ('scores', lambda: _sequential(_LAYERS.Dense(3))),
     ('subclass', _Subclass),
   )
@@ -305,11 +306,16 @@ class ModelTest(parameterized.TestCase):
 
   def test_scores_that_could_be_probabilities_by_chance(self):
     taken = set()
+    models_of_seeds: list[tf.keras.Model] = []
+
+    def last():
+      return models_of_seeds[-1]
+
     for seed in range(8):
       tf.keras.utils.set_random_seed(seed)
-      model = _of_tokens()
+      models_of_seeds.append(model := _of_tokens())
       weights = model.get_weights()
-      own_model.OwnModel(lambda model=model: model, (4,))
+      own_model.OwnModel(last, (4,))
       for one, other in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
       scores = model(np.random.default_rng(0).integers(0, 2, [16, 4])).numpy()

@@ -49,6 +49,7 @@ _WEIGHTLESS_LAYERS = (
   *MOVING_LAYERS,
   _layers.UpSampling2D,
   *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
+  _layers.Rescaling,
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
   *(_layers.MaxPool1D, _layers.AveragePooling1D, _layers.ZeroPadding1D),
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
@@ -139,6 +140,11 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     and getattr(layer, 'activation', None) in _ACTIVATIONS
     and not (
       type(layer) is _layers.Concatenate and layer.axis % len(shape) == 0
+    )
+    # Arrays could have a number for each row of a batch.
+    and not (
+      type(layer) is _layers.Rescaling
+      and not {type(layer.scale), type(layer.offset)} <= {int, float}
     )
     and _is_kerass_own(type(layer))
   )

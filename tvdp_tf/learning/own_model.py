@@ -14,7 +14,10 @@ from tvdp_tf.learning import datasets, functional, keras_version, models
 
 _LINEAR = tf.keras.activations.linear
 # The outputs of what ends in one are no scores.
-_IN_THE_LOSS = (tf.keras.activations.softmax, tf.keras.activations.sigmoid)
+_IN_THE_LOSS = (
+  *(tf.keras.activations.softmax, tf.keras.activations.sigmoid),
+  *(tf.nn.softmax, tf.nn.sigmoid),
+)
 _ENDS = (tf.keras.layers.Dense, tf.keras.layers.Activation)
 _LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
   'cross_entropy': models.CrossEntropyLoss,
