@@ -223,6 +223,45 @@ class ExportTest(parameterized.TestCase):
       self.save(folder / 'model')
     self.assertEqual(sorted(path for path in folder.rglob('*')), before)
 
+  def test_a_model_that_keras_can_write_in_no_form(self):
+    class Odd(tf.keras.layers.Layer):
+      def __init__(myself):  # noqa: N805
+        super().__init__()
+        myself.hidden = tf.keras.layers.Dense(3)
+
+      # Keras takes the first of the arguments off by its usual name.
+      def call(myself, inputs, training=None):  # noqa: N805
+        return myself.hidden(inputs)
+
+      def get_config(self):
+        raise ValueError('none')
+
+    def build(input_shape, num_classes, seed):
+      del seed
+      inputs = tf.keras.Input(tuple(input_shape))
+      outputs = tf.keras.layers.Dense(num_classes)(Odd()(inputs))
+      return tf.keras.Model(inputs, outputs)
+
+    spec = models.ModelSpec('odd', build, models.MODELS['mlp'].loss)
+    model = build([3], 2, 0)
+    folder = self.folder()
+    with mock.patch.object(export.logging, 'warning') as warning:
+      export.save_model(folder / 'model', spec, [3], 2, model.get_weights())
+    for call, text in zip(
+      warning.call_args_list,
+      ('the SavedModel has the signature alone', 'no Keras file is written'),
+      strict=True,
+    ):
+      self.assertStartsWith(call[0][0], text)
+    served = tf.saved_model.load(str(folder / 'model'))
+    features = np.random.default_rng(0).random([5, 3], np.float32)
+    outputs = served.signatures['serving_default'](
+      features=tf.constant(features)
+    )
+    np.testing.assert_allclose(
+      outputs['class_scores'], model(features), rtol=1e-6
+    )
+
   def test_a_model_that_keras_cannot_write(self):
     class Odd(tf.keras.layers.Layer):
       def __init__(self, scale):

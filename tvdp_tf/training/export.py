@@ -46,6 +46,11 @@ STATEMENT = 'privacy.json'
 KERAS = 'model.keras'
 # In Keras's words: the first date that a zip archive can have.
 _DATE_SAVED = '1980-01-01@00:00:00'
+# What Keras raises of a model that it cannot write: not of a disk.
+_UNWRITABLE = (
+  *(AssertionError, AttributeError, LookupError, NotImplementedError),
+  *(TypeError, ValueError),
+)
 
 
 def save_model(
@@ -60,8 +65,9 @@ def save_model(
   """Writes a SavedModel, with a Keras file in it.
 
   A model that Keras cannot write to its own format is written as a SavedModel
-  alone, with a warning in the log. Layers of one's own need their code to load
-  the Keras file; the SavedModel needs none.
+  alone, with a warning in the log; one that it cannot write as a SavedModel
+  either, with the signature and the weights alone. Layers of one's own need
+  their code to load the Keras file; the SavedModel needs none.
 
   Args:
     path: The folder to create; it appears whole or not at all.
@@ -82,9 +88,7 @@ def save_model(
       notes[STATEMENT] = files.json_text(statement)
     # It warns of a model that is not compiled, as none here is.
     with _environment.tensorflow_logs_from(python_logging.ERROR):
-      model.save(
-        temporary, save_format='tf', include_optimizer=False, signatures=serve
-      )
+      _save_saved_model(model, temporary, serve)
     renumber_functions(temporary)
     extra = temporary / 'assets.extra'
     extra.mkdir()
@@ -131,6 +135,26 @@ def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
   return serve
 
 
+def _save_saved_model(
+  model: tf.keras.Model,
+  path: pathlib.Path,
+  serve: tf.types.experimental.Callable,
+) -> None:
+  try:
+    model.save(
+      path, save_format='tf', include_optimizer=False, signatures=serve
+    )
+  except _UNWRITABLE as error:
+    logging.warning(
+      'the SavedModel has the signature alone, for Keras cannot write it: %s',
+      ' '.join(str(error).split())[:200],
+    )
+    shutil.rmtree(path, ignore_errors=True)
+    served = tf.Module()
+    served.weights = model.weights
+    tf.saved_model.save(served, str(path), signatures=serve)
+
+
 def _model_spec(
   name: str, features: str, serve: tf.types.experimental.Callable
 ) -> str:
@@ -153,7 +177,7 @@ def _save_keras(
 ) -> None:
   try:
     model.save(path, save_format='keras')
-  except NotImplementedError as error:
+  except _UNWRITABLE as error:
     path.unlink(missing_ok=True)
     logging.warning('no Keras file is written: %s', error)
     return
