@@ -222,6 +222,12 @@ class _Gated(tf.keras.layers.Dense):
     return self.activation(tf.matmul(inputs, self.kernel)) * inputs[:, :3]
 
 
+def _named():
+  inputs = tf.keras.Input([4], name='features')
+  outputs = _LAYERS.Dense(3, 'softmax')(inputs)
+  return tf.keras.Model({'features': inputs}, {'scores': outputs})
+
+
 def _of_tokens(*ends):
   """A model with one output, much the same for all tokens."""
   return _sequential(
@@ -242,6 +248,7 @@ class ModelTest(parameterized.TestCase):
     ),
     ('of_tensorflow', lambda: _sequential(_LAYERS.Dense(3, tf.nn.softmax))),
     ('scores', lambda: _sequential(_LAYERS.Dense(3))),
+    ('names', _named),
     ('subclass', _Subclass),
   )
   def test_trains_scores_and_gives_back_what_it_was(self, make):

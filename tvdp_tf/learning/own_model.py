@@ -175,6 +175,10 @@ def _with_input(
   if known:
     if len(known) != 1:
       return model
+    is_single = _is_functional(model) and len(model.outputs) == 1
+    if is_single and any(map(tf.nest.is_nested, (model.input, model.output))):
+      # Dictionaries of one: the same without their names.
+      model = tf.keras.Model(known[0], model.outputs[0])
     sizes, dtype = known[0].shape, known[0].dtype
     if sizes[0] is None and sizes[1:].is_fully_defined():
       return model
