@@ -179,7 +179,7 @@ def _with_input(
     if is_single and any(map(tf.nest.is_nested, (model.input, model.output))):
       # Dictionaries of one: the same without their names.
       model = tf.keras.Model(known[0], model.outputs[0])
-    sizes, dtype = known[0].shape, known[0].dtype
+    sizes, dtype = tf.TensorShape(known[0].shape), known[0].dtype
     if sizes[0] is None and sizes[1:].is_fully_defined():
       return model
     # Of batches of the size that it was called with, or of examples of any
