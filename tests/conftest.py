@@ -113,7 +113,7 @@ _COMPUTED_ONCE = (
 )
 
 
-def _have_no_traces_of_ops() -> None:
+def _note_no_stacks_of_ops() -> None:
   """Has TensorFlow note one place for all ops, not the stack of each.
 
   Only its messages have them. pytest's stacks are deep: a twentieth of the time
@@ -135,7 +135,7 @@ def pytest_runtest_setup():
     function = getattr(module, name, None)
     if function and not hasattr(function, 'cache_info'):
       setattr(module, name, functools.cache(function))
-  _have_no_traces_of_ops()
+  _note_no_stacks_of_ops()
 
 
 def pytest_unconfigure():

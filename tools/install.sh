@@ -55,7 +55,8 @@ if ! cmp -s "$lock" "$locked" ||
   # On all cores, where pip takes one, and without what nobody imports: tests,
   # TensorFlow Probability for JAX. As for pip, what does not compile (templates)
   # is no error.
-  "$environment/bin/python" -m compileall -qq -j 0 -x '/(tests?|substrates)/' \
+  "$environment/bin/python" -m compileall -qq -j 0 \
+    -x '/site-packages/.*/(tests|substrates)/' \
     "$environment"/lib/python3*/site-packages || true
   cp "$lock" "$environment/lock"
   mv "$environment/lock" "$locked"

@@ -329,6 +329,14 @@ class ModelTest(parameterized.TestCase):
       taken.add(bool(((scores >= 0) & (scores <= 1)).all()))
     self.assertEqual(taken, {False, True})  # The test can fail.
 
+  def test_a_model_that_is_refused_is_as_it_was(self):
+    model = _of_tokens(_LAYERS.Activation('sigmoid'), _LAYERS.Flatten())
+    weights = model.get_weights()
+    with self.assertRaisesRegex(ValueError, 'outputs that are probabilities'):
+      own_model.OwnModel(lambda: model, (4,))
+    for one, other in zip(weights, model.get_weights(), strict=True):
+      np.testing.assert_array_equal(one, other)
+
   def test_logistic_loss_is_that_of_keras(self):
     scores = np.array([[-30.0], [-1.0], [0.5], [40.0]], np.float32)
     labels = np.array([1, 0, 1, 0])

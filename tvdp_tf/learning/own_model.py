@@ -225,31 +225,28 @@ def _check_scores(model: tf.keras.Model) -> None:
   )
   weights = model.trainable_weights
   initial = [weight.numpy() for weight in weights]
-  chosen = initial
-  for _ in range(_MOST_CHOICES):
-    for weight, value in zip(weights, chosen, strict=True):
+  try:
+    for _ in range(_MOST_CHOICES):
+      try:
+        with functional.any_index(model):
+          outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
+      except Exception as error:
+        raise ValueError(
+          'model must take any values of the shape of its input, got '
+          f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+        ) from error
+      if not _are_probabilities(outputs):
+        return
+      for weight, value in zip(weights, initial, strict=True):
+        weight.assign(rng.normal(0, np.std(value) or 0.1, value.shape))
+  finally:  # A function may give the caller's own model.
+    for weight, value in zip(weights, initial, strict=True):
       weight.assign(value)
-    try:
-      with functional.any_index(model):
-        outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
-    except Exception as error:
-      raise ValueError(
-        'model must take any values of the shape of its input, got '
-        f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-      ) from error
-    if not _are_probabilities(outputs):
-      break
-    chosen = [
-      rng.normal(0, np.std(value) or 0.1, value.shape) for value in initial
-    ]
-  else:
-    raise ValueError(
-      'model must end in scores, or in a softmax or sigmoid that is the'
-      ' activation of its last layer, got outputs that are probabilities:'
-      ' leave the last step out, it is in the loss'
-    )
-  for weight, value in zip(weights, initial, strict=True):
-    weight.assign(value)  # Of a function that always gives the same model.
+  raise ValueError(
+    'model must end in scores, or in a softmax or sigmoid that is the'
+    ' activation of its last layer, got outputs that are probabilities:'
+    ' leave the last step out, it is in the loss'
+  )
 
 
 def _are_probabilities(outputs: np.ndarray) -> bool:

@@ -135,6 +135,10 @@ def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
   return serve
 
 
+def _in_one_line(error: Exception) -> str:
+  return ' '.join(str(error).split())[:200]
+
+
 def _save_saved_model(
   model: tf.keras.Model,
   path: pathlib.Path,
@@ -147,7 +151,7 @@ def _save_saved_model(
   except _UNWRITABLE as error:
     logging.warning(
       'the SavedModel has the signature alone, for Keras cannot write it: %s',
-      ' '.join(str(error).split())[:200],
+      _in_one_line(error),
     )
     shutil.rmtree(path, ignore_errors=True)
     served = tf.Module()
@@ -179,7 +183,7 @@ def _save_keras(
     model.save(path, save_format='keras')
   except _UNWRITABLE as error:
     path.unlink(missing_ok=True)
-    logging.warning('no Keras file is written: %s', error)
+    logging.warning('no Keras file is written: %s', _in_one_line(error))
     return
   with zipfile.ZipFile(path) as archive:
     members = {name: archive.read(name) for name in archive.namelist()}
