@@ -5,7 +5,7 @@ A change is given by the text before it, which stands in its file just once.
 
 from typing import NamedTuple
 
-from tools import mutants_of_learning
+from tools import mutants_of_ghost_clipping, mutants_of_learning
 
 
 class Mutant(NamedTuple):
@@ -268,7 +268,7 @@ _CASES: list[mutants_of_learning.Case] = [
   (
     'tvdp_tf/training/export.py',
     ('tests/training/export_test.py::ExportTest',),
-    ('with _names_from_the_start(), files', 'with files'),
+    ('    _names_from_the_start(),\n', ''),
     ('renumber_functions(temporary)', 'pass'),
     (
       "{**json.loads(members['metadata.json']), 'date_saved': _DATE_SAVED}",
@@ -551,6 +551,10 @@ _CASES: list[mutants_of_learning.Case] = [
 
 MUTANTS = [
   Mutant(path, before, after, tests)
-  for path, tests, *changes in [*mutants_of_learning.CASES, *_CASES]
+  for path, tests, *changes in [
+    *mutants_of_learning.CASES,
+    *mutants_of_ghost_clipping.CASES,
+    *_CASES,
+  ]
   for before, after in changes
 ]

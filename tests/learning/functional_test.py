@@ -1,3 +1,4 @@
+import threading
 import unittest
 
 import numpy as np
@@ -243,6 +244,23 @@ class FunctionalModelTest(parameterized.TestCase):
       )
 
   @unittest.skipIf(keras_version.IS_KERAS_3, 'none is out of reach')
+  @unittest.skipIf(keras_version.IS_KERAS_3, 'its numbers are no tensors')
+  def test_takes_numbers_that_keras_holds_as_tensors(self):
+    inputs = tf.keras.Input([3])
+    rows = tf.keras.layers.Dense(4)(inputs)
+    rows = 2.0 * tf.where(rows > 0, 1 - rows, 0.1 * rows)
+    model = tf.keras.Model(inputs, rows)
+    nodes = [node for one in model.layers for node in one.inbound_nodes]
+    held = [value for node in nodes for value in node._flat_arguments]
+    wrapped = functional.FunctionalModel(model)
+    features = np.random.default_rng(0).standard_normal([5, 3]).astype('f')
+    np.testing.assert_allclose(
+      wrapped(wrapped.initial_weights, features), model(features), rtol=1e-6
+    )
+    now = [value for node in nodes for value in node._flat_arguments]
+    self.assertTrue(any(isinstance(value, tf.Tensor) for value in held))
+    self.assertEqual(list(map(id, held)), list(map(id, now)))
+
   def test_rejects_weights_out_of_reach(self):
     class Hidden(tf.keras.layers.Layer):
       def build(self, shape):
@@ -254,6 +272,52 @@ class FunctionalModelTest(parameterized.TestCase):
     model = tf.keras.Sequential([tf.keras.layers.InputLayer([3]), Hidden()])
     with self.assertRaisesRegex(ValueError, 'attribute of its layer'):
       functional.FunctionalModel(model)
+
+
+@unittest.skipIf(keras_version.IS_KERAS_3, 'it fuses nothing')
+class UnfusedTest(parameterized.TestCase):
+  @parameterized.parameters(tf.keras.layers.LSTM, tf.keras.layers.GRU)
+  def test_a_recurrent_layer_has_no_form_for_gpus(self, kind):
+    def ops(layer):
+      traced = tf.function(layer).get_concrete_function(
+        tf.TensorSpec([None, 4, 3])
+      )
+      library = traced.graph.as_graph_def().library.function
+      return {node.op for f in library for node in f.node_def}
+
+    with functional.unfused():
+      layer = kind(2)
+      self.assertNotIn('CudnnRNN', ops(layer))
+    self.assertIn('CudnnRNN', ops(layer))  # It is as it was.
+
+  def test_outer_and_inner_contexts(self):
+    normalization = tf.keras.layers.LayerNormalization
+    with functional.unfused():
+      with functional.unfused(), self.assertRaises(KeyError):
+        raise KeyError
+      layer = normalization()
+      layer.build([None, 3])
+      self.assertFalse(layer._fused)
+    self.assertTrue(layer._fused)
+    self.assertNotIn('_fused', vars(normalization))
+
+  def test_of_several_threads(self):
+    opened, ended = threading.Event(), threading.Event()
+
+    def other():
+      with functional.unfused():
+        opened.set()
+        ended.wait()
+
+    thread = threading.Thread(target=other, daemon=True)
+    with functional.unfused():
+      thread.start()
+      opened.wait()
+    layer = tf.keras.layers.LSTM(2)
+    self.assertFalse(layer._could_use_gpu_kernel)
+    ended.set()
+    thread.join()
+    self.assertTrue(layer._could_use_gpu_kernel)
 
 
 class CheckedOpsTest(parameterized.TestCase):

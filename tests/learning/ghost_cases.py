@@ -4,6 +4,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 from tvdp_tf.learning import clipping, functional, ghost_clipping, ghost_list
 
@@ -54,3 +55,65 @@ def drawn_weights(model, rng):
   return [
     rng.standard_normal(w.shape).astype(np.float32) for w in model.get_weights()
   ]
+
+
+def sequential(shape, *layers, dtype=None):
+  first = tf.keras.layers.InputLayer(shape, dtype=dtype)
+  return tf.keras.Sequential([first, *layers])
+
+
+VOCABULARY = 7
+
+
+class ModelTestCase(parameterized.TestCase):
+  """What holds for the sums of every model."""
+
+  def arguments(self, model, clip, count=30):
+    """Features, labels, weights and the clip; labels are below 3."""
+    rng = np.random.default_rng(0)
+    shape = [count, *model.input_shape[1:]]
+    is_of_words = model.inputs[0].dtype.is_integer
+    return (
+      rng.integers(VOCABULARY, size=shape)
+      if is_of_words
+      else rng.standard_normal(shape),
+      rng.integers(3, size=count),
+      drawn_weights(model, rng),
+      clip,
+    )
+
+  def check_sum(self, model):
+    """It is that over the single examples, whether it clips or not."""
+    sums = Sums(model)
+    for clip in (1e6, 0.05):
+      arguments = (*self.arguments(model, clip), np.arange(30) % 5 > 0)
+      ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
+      self.assertGreater(np.linalg.norm(looped), 2 * min(clip, 0.1))
+      scale = np.abs(looped).max()
+      np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5 * scale)
+
+  def check_single(self, model):
+    """The gradient of one example is as long as the clip, and no longer."""
+    sums = Sums(model)
+    features, labels, weights, _ = self.arguments(model, 1.0, 8)
+    for i in range(8):
+      present = np.arange(8) == i
+      of_example = sums.looped(features, labels, weights, 1e6, present)
+      length = float(np.linalg.norm(of_example))
+      for clip in (1e-6, 1e-3, 0.1):
+        ghost = sums.ghost(features, labels, weights, clip, present)
+        found = np.linalg.norm(ghost)
+        self.assertBetween(found, 0.9995 * min(clip, 0.999 * length), clip)
+
+  def check_apart(self, model, values=(1e30, np.inf, np.nan)):
+    """An example is nothing to the others, to the bit, whatever it is."""
+    features, labels, weights, clip = self.arguments(model, 0.05)
+    sums = Sums(model)
+    present = np.arange(30) != 7
+    expected = sums.ghost(features, labels, weights, clip, present)
+    for value in values:
+      features[7] = value
+      ghost = sums.ghost(features, labels, weights, clip, present)
+      np.testing.assert_array_equal(ghost, expected)
+      moved = sums.ghost(features, labels, weights, clip) - expected
+      self.assertLessEqual(np.linalg.norm(moved), 1.001 * clip)

@@ -12,6 +12,7 @@ from tests.learning import ghost_cases
 from tvdp_tf.learning import (
   functional,
   ghost_clipping,
+  ghost_convolutions,
   keras_version,
 )
 
@@ -19,18 +20,14 @@ LAYERS = tf.keras.layers
 IMAGE, SEQUENCE = (9, 8, 2), (11, 3)
 
 
-def sequential(shape, *layers):
-  return tf.keras.Sequential([LAYERS.InputLayer(shape), *layers])
-
-
 def image(convolution, *layers):
-  return sequential(
+  return ghost_cases.sequential(
     IMAGE, convolution, *layers, LAYERS.Flatten(), LAYERS.Dense(3)
   )
 
 
 def sequence(convolution, *layers):
-  return sequential(
+  return ghost_cases.sequential(
     SEQUENCE, convolution, *layers, LAYERS.Flatten(), LAYERS.Dense(3)
   )
 
@@ -38,7 +35,7 @@ def sequence(convolution, *layers):
 # By the shape of the kernel, in which few and many filters or channels differ.
 MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'few': lambda: image(LAYERS.Conv2D(3, 3, activation='tanh')),
-  'filters': lambda: sequential(
+  'filters': lambda: ghost_cases.sequential(
     IMAGE,
     LAYERS.Rescaling(1 / 4, offset=-1),
     LAYERS.Conv2D(33, 3, activation='tanh'),
@@ -71,53 +68,74 @@ MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'sequence_of_a_large_kernel': lambda: sequence(
     LAYERS.Conv1D(32, 60, padding='same', activation='tanh')
   ),
+  'dilated': lambda: image(LAYERS.Conv2D(3, (2, 3), dilation_rate=(3, 2))),
+  'dilated_padded': lambda: image(
+    LAYERS.Conv2D(32, (3, 2), dilation_rate=2, padding='same')
+  ),
+  'causal': lambda: sequence(
+    LAYERS.Conv1D(4, 3, padding='causal', activation='tanh'),
+    LAYERS.Conv1D(33, 2, padding='causal', dilation_rate=4),
+  ),
+  'causal_strides': lambda: sequence(
+    LAYERS.Conv1D(4, 4, padding='causal', strides=3)
+  ),
+  'depthwise': lambda: image(
+    LAYERS.DepthwiseConv2D((3, 2), depth_multiplier=3, activation='tanh'),
+    LAYERS.DepthwiseConv2D(2, strides=2, padding='same', use_bias=False),
+  ),
+  'depthwise_dilated': lambda: image(
+    LAYERS.DepthwiseConv2D(2, dilation_rate=3, padding='same')
+  ),
+  'depthwise_sequence': lambda: sequence(
+    LAYERS.DepthwiseConv1D(3, strides=2, depth_multiplier=2)
+  ),
+  'separable': lambda: image(
+    LAYERS.SeparableConv2D(5, 3, padding='same', activation='tanh'),
+    LAYERS.SeparableConv2D(4, 2, strides=2, depth_multiplier=2, use_bias=False),
+  ),
+  'separable_dilated': lambda: image(
+    LAYERS.SeparableConv2D(4, (2, 3), dilation_rate=2)
+  ),
+  'separable_sequence': lambda: sequence(
+    LAYERS.SeparableConv1D(5, 3, padding='causal', activation='tanh'),
+    LAYERS.SeparableConv1D(4, 3, padding='causal', dilation_rate=2),
+    LAYERS.SeparableConv1D(4, 2, strides=2, padding='same'),
+  ),
   'sequence_once': lambda: sequence(LAYERS.Conv1D(2, SEQUENCE[0])),
 }
 
 
-def sequence_of(**options):
-  return sequence(LAYERS.Conv1D(4, 2, **options))
+def transposed(is_transposed):
+  kind = LAYERS.Conv1DTranspose if is_transposed else LAYERS.Conv1D
+  return sequence(kind(4, 2))
 
 
 def of_groups(groups):
   convolution = LAYERS.Conv1D(4, 2, groups=groups)
-  return sequential((5, 2), convolution, LAYERS.Flatten())
+  return ghost_cases.sequential((5, 2), convolution, LAYERS.Flatten())
 
 
 def of_rank(rank):
   shape = (2, 5, 3)[3 - rank + 1 :]
-  return sequential(shape, LAYERS.Conv1D(4, 2), LAYERS.Flatten())
+  return ghost_cases.sequential(shape, LAYERS.Conv1D(4, 2), LAYERS.Flatten())
 
 
 @unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')
-class GhostConvolutionTest(parameterized.TestCase):
-  def arguments(self, model, clip, count=30):
-    rng = np.random.default_rng(0)
-    return (
-      rng.standard_normal([count, *model.input_shape[1:]]),
-      rng.integers(3, size=count),
-      ghost_cases.drawn_weights(model, rng),
-      clip,
-    )
+class GhostConvolutionTest(ghost_cases.ModelTestCase):
+  @parameterized.parameters(*MODELS)
+  def test_is_the_sum_over_the_examples(self, name):
+    self.check_sum(MODELS[name]())
 
-  @parameterized.product(name=tuple(MODELS), clip=(1e6, 0.05))
-  def test_is_the_sum_over_the_examples(self, name, clip):
-    model = MODELS[name]()
-    arguments = (*self.arguments(model, clip), np.arange(30) % 5 > 0)
-    sums = ghost_cases.Sums(model)
-    ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
-    self.assertGreater(np.linalg.norm(looped), 3 * min(clip, 0.1))
-    scale = np.abs(looped).max()
-    np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5 * scale)
-
-  @parameterized.parameters('few', 'filters', 'channels', 'sequence_padded')
+  @parameterized.parameters(
+    *('few', 'filters', 'channels', 'sequence_padded', 'dilated_padded'),
+  )
   def test_both_ways_are_the_same(self, name):
     """By the rows of the kernel, and by its places."""
     model = MODELS[name]()
     arguments = self.arguments(model, 0.05)
     of_both = []
     for many in (10**6, 1):
-      with mock.patch.object(ghost_clipping, '_MANY', many):
+      with mock.patch.object(ghost_convolutions.Convolution, 'MANY', many):
         of_both.append(ghost_cases.Sums(model).ghost(*arguments))
     rows, places = of_both
     np.testing.assert_allclose(rows, places, rtol=1e-4, atol=1e-6)
@@ -131,46 +149,24 @@ class GhostConvolutionTest(parameterized.TestCase):
     ops = [op.type for op in clipped_sum._sum.graph.get_operations()]
     self.assertBetween(ops.count('BatchMatMulV2'), 1, 5)
 
-  @parameterized.parameters('few', 'padded_strides', 'channels', 'sequence')
+  @parameterized.parameters(
+    *('few', 'padded_strides', 'channels', 'sequence', 'depthwise'),
+    'separable',
+  )
   def test_a_single_gradient_is_within_the_clip(self, name):
-    model = MODELS[name]()
-    sums = ghost_cases.Sums(model)
-    features, labels, weights, _ = self.arguments(model, 1.0, 8)
-    for i in range(8):
-      present = np.arange(8) == i
-      of_example = sums.looped(features, labels, weights, 1e6, present)
-      length = float(np.linalg.norm(of_example))
-      for clip in (1e-6, 1e-3, 0.1):
-        ghost = sums.ghost(features, labels, weights, clip, present)
-        found = np.linalg.norm(ghost)
-        self.assertBetween(found, 0.9995 * min(clip, 0.999 * length), clip)
+    self.check_single(MODELS[name]())
 
-  @parameterized.parameters('filters', 'channels', 'sequence_padded')
+  @parameterized.parameters(
+    *('filters', 'channels', 'sequence_padded', 'causal', 'depthwise'),
+    'separable_sequence',
+  )
   def test_an_example_is_nothing_to_the_others(self, name):
-    """To the bit, whether it is huge or not finite."""
-    model = MODELS[name]()
-    features, labels, weights, clip = self.arguments(model, 0.05)
-    sums = ghost_cases.Sums(model)
-    present = np.arange(30) != 7
-    expected = sums.ghost(features, labels, weights, clip, present)
-    for value in (1e30, np.inf, np.nan):
-      features[7] = value
-      ghost = sums.ghost(features, labels, weights, clip, present)
-      np.testing.assert_array_equal(ghost, expected)
-      moved = sums.ghost(features, labels, weights, clip) - expected
-      self.assertLessEqual(np.linalg.norm(moved), 1.001 * clip)
+    self.check_apart(MODELS[name]())
 
   @parameterized.named_parameters(
     ('groups', of_groups, 2, 1),
     ('rank', of_rank, 4, 3),
-    ('causal', lambda p: sequence_of(padding=p), 'causal', 'same'),
-    ('dilated', lambda d: sequence_of(dilation_rate=d), 2, 1),
-    (
-      'dilated_image',
-      lambda d: image(LAYERS.Conv2D(4, 2, dilation_rate=d)),
-      (1, 2),
-      (1, 1),
-    ),
+    ('transposed', transposed, True, False),
   )
   def test_takes_a_model_only_without(self, build, bad, good):
     supported = [

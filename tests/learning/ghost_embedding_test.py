@@ -66,13 +66,6 @@ MODELS: dict[str, Callable[[], tf.keras.Model]] = {
 }
 
 
-def with_mask(is_masked):
-  inputs = tf.keras.Input([PLACES], dtype='int32')
-  hidden = LAYERS.Embedding(ROWS, 4, mask_zero=is_masked)(inputs)
-  hidden = LAYERS.GlobalAveragePooling1D()(hidden)
-  return tf.keras.Model(inputs, LAYERS.Dense(3)(hidden))
-
-
 def computed(indices):
   """An embedding of numbers that the model computes, or is given."""
   inputs = tf.keras.Input([PLACES])
@@ -120,7 +113,6 @@ class GhostEmbeddingTest(parameterized.TestCase):
     np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
 
   @parameterized.named_parameters(
-    ('mask', with_mask, True, False),
     ('computed_indices', computed, True, False),
     ('short_integers', averaged, 'int16', 'int64'),
     ('integers_as_numbers', dense_of, 'int32', 'float32'),

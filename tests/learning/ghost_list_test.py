@@ -31,13 +31,6 @@ def sequential(*layers, shape=(6,)):
   return tf.keras.Sequential([LAYERS.InputLayer(shape), *layers])
 
 
-def dense_of_rank(rank):
-  """A dense layer on vectors (rank 2, with the batch) or on sequences (3)."""
-  flatten, dense = LAYERS.Flatten(), LAYERS.Dense(2)
-  layers = (flatten, dense) if rank == 2 else (dense, flatten)
-  return sequential(*layers, shape=(3, 2))
-
-
 def convolution_of_rank(rank):
   """A convolution of images (rank 4, with the batch) or of more at once."""
   shape = (3, 2, 2, 1)[1 - rank :]
@@ -129,7 +122,6 @@ class NamedLikeCrossEntropy(tf.keras.losses.SparseCategoricalCrossentropy):
 @of_keras_2
 class GhostListTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ('rank', dense_of_rank, 3, 2),
     ('convolution_of_rank', convolution_of_rank, 5, 4),
     ('groups', convolution_in_groups, 2, 1),
     ('type', dense_of_type, 'float64', 'float32'),

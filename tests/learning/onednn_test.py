@@ -148,12 +148,11 @@ class NormalizationTest(absltest.TestCase):
         features,
         labels,
         example_l2_norm_clip=0.5,
-        microbatch_size=4,
       )
 
     rng = np.random.default_rng(0)
-    features = tf.constant(rng.normal(size=[6, 6]), tf.float32)
-    labels = tf.constant(rng.integers(0, 3, 6), tf.int32)
+    features = tf.constant(rng.normal(size=[300, 6]), tf.float32)
+    labels = tf.constant(rng.integers(0, 3, 300), tf.int32)
     found = {
       b''.join(
         gradient.numpy().tobytes() for gradient in mean(features, labels)

@@ -9,7 +9,9 @@ switches Keras's classes to their TF1 versions and breaks the caller's models.)
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -84,26 +86,80 @@ def any_index(model: tf.keras.Model) -> Iterator[None]:
       del vars(layer)['call']
 
 
-@contextlib.contextmanager
-def _normalized_apart(model: tf.keras.Model) -> Iterator[None]:
-  """Lets layer normalization do without batch normalization's kernel.
+class _Off:
+  """An attribute that is False, whatever a layer says of itself."""
 
-  Keras 2 normalizes each example as if it were a channel of one fused batch
-  normalization, an op that is refused (`onednn.RACING_OPS`).
+  def __init__(self, name: str):
+    self._name = name
+
+  def __get__(self, layer: Any, kind: type) -> bool:
+    return False
+
+  def __set__(self, layer: Any, value: Any) -> None:
+    vars(layer)[self._name] = value
+
+
+# Where Keras 2 chooses fused kernels.
+_FUSING = (
+  (tf.keras.layers.LayerNormalization, '_fused'),
+  (tf.keras.layers.LSTM, '_could_use_gpu_kernel'),
+  (tf.keras.layers.GRU, '_could_use_gpu_kernel'),
+)
+_FUSING_LOCK = threading.Lock()
+_OPEN: list[object] = []  # An item for each context.
+
+
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+  """Within it Keras's layers do without fused kernels.
+
+  Keras 2 normalizes each example of a layer normalization as if it were a
+  channel of one fused batch normalization, an op that is refused
+  (`onednn.RACING_OPS`). Recurrent layers it traces in a form for GPUs besides,
+  with both gradients: a model is built and written in several times the time.
+  The layers compute the same without, and what is theirs is left as it is.
   """
-  layers = [
-    (vars(layer), vars(layer)['_fused'])
-    for layer in keras_version.all_layers(model)
-    if isinstance(layer, tf.keras.layers.LayerNormalization)
-    and '_fused' in vars(layer)
-  ]
-  for attributes, _ in layers:
-    attributes['_fused'] = False
+  if keras_version.IS_KERAS_3:
+    yield
+    return
+  with _FUSING_LOCK:
+    for kind, name in () if _OPEN else _FUSING:
+      setattr(kind, name, _Off(name))
+    _OPEN.append(object())
   try:
     yield
   finally:
-    for attributes, fused in layers:
-      attributes['_fused'] = fused
+    with _FUSING_LOCK:
+      _OPEN.pop()
+      for kind, name in () if _OPEN else _FUSING:
+        delattr(kind, name)
+
+
+@contextlib.contextmanager
+def constants_inside(model: tf.keras.Model) -> Iterator[None]:
+  """Puts arrays in the place of the tensors that a model was put together with.
+
+  Keras holds the number of `1 - x` as a tensor outside of any graph. As an
+  array it is part of the graph that is traced.
+  """
+  nodes = [
+    node
+    for layer in keras_version.all_layers(model)
+    for node in ([] if keras_version.IS_KERAS_3 else layer._inbound_nodes)
+  ]
+  before = [node._flat_arguments for node in nodes]
+  for node in nodes:
+    node._flat_arguments = [
+      value.numpy()
+      if tf.is_tensor(value) and hasattr(value, 'numpy')
+      else value
+      for value in node._flat_arguments
+    ]
+  try:
+    yield
+  finally:
+    for node, arguments in zip(nodes, before, strict=True):
+      node._flat_arguments = arguments
 
 
 @contextlib.contextmanager
@@ -317,7 +373,8 @@ class FunctionalModel:
         with (
           weights_replaced(model, weights),
           any_index(model),
-          _normalized_apart(model),
+          unfused(),
+          constants_inside(model),
           unseeded(),
         ):
           return model(features, training=training)

@@ -7,11 +7,18 @@ it.
 """
 
 import types
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.learning import functional, keras_version, models
+from tvdp_tf.learning import (
+  functional,
+  ghost_kind,
+  ghost_layers,
+  keras_version,
+  models,
+)
 
 _layers = tf.keras.layers
 _activations = tf.keras.activations
@@ -43,8 +50,6 @@ MOVING_LAYERS = frozenset(
     _layers.Cropping2D,
   )
 )
-# By the ranks of their inputs, with the batch.
-_CONVOLUTIONS = {_layers.Conv1D: 3, _layers.Conv2D: 4}
 _WEIGHTLESS_LAYERS = (
   *MOVING_LAYERS,
   _layers.UpSampling2D,
@@ -55,7 +60,7 @@ _WEIGHTLESS_LAYERS = (
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
   *(_layers.GlobalMaxPool1D, _layers.GlobalAveragePooling1D),
   *(_layers.Dropout, _layers.SpatialDropout1D, _layers.SpatialDropout2D),
-  _layers.GaussianNoise,
+  *(_layers.GaussianNoise, _layers.Masking),
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
 )
@@ -74,33 +79,21 @@ OPS = frozenset(
     *('AddV2', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const', 'Conv2D'),
     *('Elu', 'Erf', 'Exp', 'ExpandDims', 'GatherV2', 'GreaterEqual'),
     *('Identity', 'IdentityN', 'LeakyRelu', 'MatMul', 'Max', 'MaxPool'),
-    *('Maximum', 'Mean', 'Minimum', 'Mul', 'Pack', 'Pad', 'Placeholder'),
-    *('RandomStandardNormal', 'RandomUniform', 'RealDiv', 'Relu', 'Relu6'),
+    *('Any', 'Maximum', 'Mean', 'Minimum', 'Mul', 'NotEqual', 'Pack', 'Pad'),
+    *(
+      'Placeholder',
+      'Prod',
+      'RandomStandardNormal',
+      'RandomUniform',
+      'RealDiv',
+      'Relu',
+      'Relu6',
+    ),
     *('Reshape', 'ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape'),
     *('Sigmoid', 'Softmax', 'Softplus', 'Softsign', 'Squeeze', 'StridedSlice'),
-    *('Sub', 'Tanh', 'Transpose'),
+    *('Sub', 'Sum', 'Tanh', 'Transpose'),
   )
 )
-
-
-def is_dense(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is Keras's dense one, on rows."""
-  return type(layer) is _layers.Dense and len(layer.input_shape) == 2
-
-
-def _is_convolution(layer: tf.keras.layers.Layer) -> bool:
-  return (
-    _CONVOLUTIONS.get(type(layer)) == len(layer.input_shape)
-    and layer.data_format == 'channels_last'
-    and layer.groups == 1
-    and set(layer.dilation_rate) == {1}
-    and layer.padding in ('valid', 'same')
-  )
-
-
-def is_embedding(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is Keras's embedding, without a mask."""
-  return type(layer) is _layers.Embedding and not layer.mask_zero
 
 
 def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
@@ -112,41 +105,139 @@ def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
   if type(layer) in MOVING_LAYERS:
     return True
   taken = (tf.float32,)
-  if is_embedding(layer):
+  if type(layer) is _layers.Embedding:
     before = layer.inbound_nodes[0].inbound_layers
     is_first = type(before) is _layers.InputLayer
     taken = _INPUT_TYPES if is_first else _INTEGERS
   return all(one.dtype in taken for one in tf.nest.flatten(layer.input))
 
 
-def _is_known(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is one whose rows are known to be independent."""
-  if layer.weights:
-    known = is_dense(layer) or _is_convolution(layer) or is_embedding(layer)
-  else:
-    known = type(layer) in _WEIGHTLESS_LAYERS
-  shape = layer.output_shape
-  if isinstance(shape, list):
-    shape = shape[0]  # Of an input layer.
+def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer, or a part of one, has known functions and types."""
   return (
-    known
-    and (
+    (
       layer.dtype_policy.name == 'float32'
       or (type(layer) is _layers.InputLayer and layer.dtype in _INTEGERS)
     )
-    and len(layer.inbound_nodes) == 1
-    and _takes_its_type(layer)
-    and None not in shape[1:]
     and getattr(layer, 'activation', None) in _ACTIVATIONS
+    and getattr(layer, 'recurrent_activation', None) in _ACTIVATIONS
+    and _is_kerass_own(type(layer))
+  )
+
+
+def _is_symbolic(value: object) -> bool:
+  """Whether a value is a tensor of a model that is being put together."""
+  try:
+    return tf.keras.backend.is_keras_tensor(value)
+  except ValueError:  # It is no tensor at all.
+    return False
+
+
+def _is_number(value: Any) -> bool:
+  kinds = (int, float, np.generic, np.ndarray, tf.Tensor)
+  return isinstance(value, kinds) and np.ndim(value) == 0
+
+
+# TensorFlow's functions that Keras makes layers of: of equal ranks, so that
+# broadcasting puts no example in another's place, and of numbers.
+_ARITHMETIC = frozenset(
+  (
+    *('__operators__.add', 'math.add', 'math.subtract', 'math.multiply'),
+    *('math.divide', 'math.truediv'),
+  )
+)
+# Of one tensor alone: a number would be an axis.
+_FUNCTIONS = frozenset(
+  (
+    *('nn.relu', 'nn.elu', 'nn.gelu', 'nn.selu', 'nn.leaky_relu', 'nn.silu'),
+    *('math.sigmoid', 'math.tanh', 'math.softplus', 'nn.softmax'),
+  )
+)
+
+
+def _is_function(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is a function of tensors that are all of one rank."""
+  if type(layer).__name__ != 'TFOpLambda':
+    return False
+  (node,) = layer.inbound_nodes
+  named = {k: one for k, one in node.call_kwargs.items() if k != 'name'}
+  arguments = [*node.call_args, *named.values()]
+  if layer.symbol in _ARITHMETIC:
+    arguments = [one for one in arguments if not _is_number(one)]
+  elif layer.symbol not in _FUNCTIONS:
+    return False
+  return (
+    all(map(_is_symbolic, arguments))
+    and len({len(one.shape) for one in arguments}) == 1
+  )
+
+
+def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is called with its inputs, and with what changes no row."""
+  (node,) = layer.inbound_nodes
+  named = {*node.call_kwargs} - {'training'}
+  return not named and all(map(_is_symbolic, tf.nest.flatten(node.call_args)))
+
+
+def _is_attention(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is attention among the steps of an example.
+
+  Not with a mask as an argument, nor among more axes, where Keras puts a mask
+  beside other examples.
+  """
+  if type(layer) is not _layers.MultiHeadAttention:
+    return False
+  (node,) = layer.inbound_nodes
+  inputs = tf.nest.flatten(layer.input)
+  return (
+    layer._attention_axes == (1,)
+    and all(len(one.shape) == 3 for one in inputs)
+    and {*node.call_kwargs} <= {'value', 'key', 'training', 'use_causal_mask'}
+    and len({*node.call_kwargs} & {'value', 'key'}) + len(node.call_args) <= 3
+    and all(map(_is_symbolic, tf.nest.flatten(node.call_args)))
+  )
+
+
+def _is_known(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is one whose rows are known to be independent."""
+  if len(layer.inbound_nodes) != 1:
+    return False
+  parts = ghost_layers.parts(layer)
+  kind = type(layer)
+  if layer.weights:
+    # Several inputs of a recurrent layer are the states that it starts from.
+    is_of_one = len(tf.nest.flatten(layer.input)) == 1
+    known = (
+      _is_attention(layer) or (is_of_one and _is_called_plainly(layer))
+    ) and all(map(ghost_layers.kind_of, parts))
+  else:
+    known = _is_function(layer) or (
+      _is_called_plainly(layer)
+      and (
+        kind in _WEIGHTLESS_LAYERS or ghost_layers.Normalization.takes(layer)
+      )
+    )
+  outputs = tf.nest.flatten(layer.output)
+  return (
+    known
+    and all(map(_is_known_part, {layer, *parts}))
+    and _takes_its_type(layer)
+    and len(outputs) == 1
+    and None not in outputs[0].shape[1:]
     and not (
-      type(layer) is _layers.Concatenate and layer.axis % len(shape) == 0
+      kind is _layers.Concatenate and layer.axis % len(outputs[0].shape) == 0
     )
     # Arrays could have a number for each row of a batch.
     and not (
-      type(layer) is _layers.Rescaling
+      kind is _layers.Rescaling
       and not {type(layer.scale), type(layer.offset)} <= {int, float}
     )
-    and _is_kerass_own(type(layer))
+    # It may be made to look at other examples.
+    and not (
+      kind is _layers.MultiHeadAttention
+      and not set(layer._attention_axes)
+      <= set(range(1, len(layer.input_shape)))
+    )
   )
 
 
@@ -160,13 +251,18 @@ def _is_kerass_own(kind: type) -> bool:
   )
 
 
-def weighted_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
+def weighted_layers(model: tf.keras.Model) -> list[ghost_kind.GhostLayer]:
   """The layers that have weights, in order of the weights."""
   place = {w.ref(): i for i, w in enumerate(model.trainable_weights)}
-  return sorted(
-    (layer for layer in model.layers if layer.trainable_weights),
-    key=lambda layer: place[layer.trainable_weights[0].ref()],
-  )
+  layers = [
+    part
+    for layer in model.layers
+    for part in ghost_layers.parts(layer)
+    if part.trainable_weights
+  ]
+  layers.sort(key=lambda layer: place[layer.trainable_weights[0].ref()])
+  kinds = map(ghost_layers.kind_of, layers)
+  return [kind(one) for kind, one in zip(kinds, layers, strict=True) if kind]
 
 
 def _is_known_model(model: tf.keras.Model) -> bool:
@@ -206,7 +302,8 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
   """
   original = model.keras_model
   try:
-    copied = type(original).from_config(original.get_config())
+    with functional.unfused():
+      copied = type(original).from_config(original.get_config())
   except Exception as error:  # Of any kind: it may be the model's own code.
     raise ValueError(f'model must have a configuration, got {error}') from error
   result = functional.FunctionalModel(copied)
@@ -215,7 +312,9 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
   shape = [3, *(size or 1 for size in model.features_spec.shape[1:])]
   dtype, rng = model.features_spec.dtype, np.random.default_rng(0)
   features: np.ndarray = rng.standard_normal(shape)
-  if rows := [one.input_dim for one in copied.layers if is_embedding(one)]:
+  if rows := [
+    one.input_dim for one in copied.layers if type(one) is _layers.Embedding
+  ]:
     features = rng.integers(max(rows), size=shape)
   given, own = (
     one(model.initial_weights, features.astype(dtype.as_numpy_dtype)).numpy()
@@ -269,14 +368,13 @@ def _is_listed(
   keras_model = model.keras_model
   if not _is_known_model(keras_model):
     return False
-  layers = keras_model.layers
-  covered = [
-    w.ref() for one in weighted_layers(keras_model) for w in one.weights
-  ]
+  if not all(map(_is_known, keras_model.layers)):
+    return False
+  weighted = weighted_layers(keras_model)
+  covered = [w.ref() for one in weighted for w in one.layer.weights]
   return (
     covered == [w.ref() for w in keras_model.trainable_weights]
-    and all(map(_is_known, layers))
     and model.features_spec.dtype in _INPUT_TYPES
-    and model.ops <= OPS
+    and model.ops <= OPS.union(*(one.ops for one in weighted))
     and _is_known_loss(loss)
   )

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # No public name.
 
-from tvdp_tf.learning import model_sizes
+from tvdp_tf.learning import functional, model_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +292,8 @@ def load_file(path: pathlib.Path) -> tf.keras.Model:
     ValueError: If there is no such model in it, with what to do about it.
   """
   try:
-    model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
+    with functional.unfused():
+      model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
   # Keras fails with anything from OSError to KeyError.
   except Exception as error:
     own = dict(_own_classes(path))

@@ -112,9 +112,10 @@ class OwnModel:
     Raises:
       ValueError: If there is no other.
     """
-    made = self._make()
-    if not made.built:
-      _with_input(made, self.input_shape)
+    with functional.unfused():
+      made = self._make()
+      if not made.built:
+        _with_input(made, self.input_shape)
     shapes = [w.shape for w in made.get_weights()]
     if shapes != [np.shape(w) for w in weights]:
       raise ValueError(

@@ -37,7 +37,7 @@ from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tvdp_tf import _environment
-from tvdp_tf.learning import evaluation, models
+from tvdp_tf.learning import evaluation, functional, models
 from tvdp_tf.learning import features as features_lib
 from tvdp_tf.output import files
 
@@ -78,7 +78,11 @@ def save_model(
     statement: The privacy statement, ready for `json.dumps`.
     features: Of `learning.features`: what the inputs are computed with.
   """
-  with _names_from_the_start(), files.replaced(path) as temporary:
+  with (
+    _names_from_the_start(),
+    functional.unfused(),
+    files.replaced(path) as temporary,
+  ):
     model = spec.build(input_shape, num_classes, 0)
     for variable, weight in zip(model.weights, weights, strict=True):
       variable.assign(weight)

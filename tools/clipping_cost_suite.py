@@ -1,0 +1,237 @@
+"""The mean of clipped gradients of a batch, beside the gradient of its loss.
+
+For models of the layers that ghost clipping knows, of 256 random examples: the
+gradient without privacy, the clipped mean as training computes it, and the same
+one example at a time, vectorized where TensorFlow can do it, else in a loop:
+what is done with models of other layers. They take turns.
+"""
+
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from tvdp_tf.learning import (
+  clipping,
+  example_independence,
+  functional,
+  ghost_clipping,
+  models,
+  onednn,
+)
+from tvdp_tf.output import files, layout, machine
+
+_EXAMPLES = 256
+_CLIP = 1.0
+_VOCABULARY = 5000
+_KINDS = 'without privacy', 'clipped', 'one example at a time'
+_layers = tf.keras.layers
+
+
+def _sequential(
+  shape: tuple[int, ...], *layers: Any, dtype: str | None = None
+) -> tf.keras.Model:
+  return tf.keras.Sequential([_layers.InputLayer(shape, dtype=dtype), *layers])
+
+
+def _of_words(*layers: Any, mask_zero: bool = False) -> tf.keras.Model:
+  embedding = _layers.Embedding(_VOCABULARY, 32, mask_zero=mask_zero)
+  return _sequential((60,), embedding, *layers, dtype='int32')
+
+
+def _dense() -> tf.keras.Model:
+  return _sequential(
+    (784,), _layers.Dense(256, activation='relu'), _layers.Dense(10)
+  )
+
+
+def _layer_normalization() -> tf.keras.Model:
+  return _sequential(
+    (784,),
+    _layers.Dense(256),
+    _layers.LayerNormalization(),
+    _layers.ReLU(),
+    _layers.Dense(10),
+  )
+
+
+def _convolutions(
+  *after_each: Callable[[], Any], kind: Any = _layers.Conv2D
+) -> tf.keras.Model:
+  layers = [kind(32, 3), *(one() for one in after_each), _layers.ReLU()]
+  layers += [_layers.MaxPool2D(), kind(64, 3)]
+  layers += [*(one() for one in after_each), _layers.ReLU()]
+  pooled = _layers.GlobalAveragePooling2D()
+  return _sequential((28, 28, 1), *layers, pooled, _layers.Dense(10))
+
+
+def _causal() -> tf.keras.Model:
+  layers = [
+    _layers.Conv1D(
+      32, 3, padding='causal', dilation_rate=2**depth, activation='relu'
+    )
+    for depth in range(3)
+  ]
+  pooled = _layers.GlobalAveragePooling1D()
+  return _sequential((100, 8), *layers, pooled, _layers.Dense(4))
+
+
+def _attention() -> tf.keras.Model:
+  inputs = tf.keras.Input((60,), dtype='int32')
+  rows = _layers.Embedding(_VOCABULARY, 32)(inputs)
+  attended = _layers.MultiHeadAttention(2, 16)(rows, rows)
+  rows = _layers.LayerNormalization()(rows + attended)
+  hidden = _layers.Dense(32)(_layers.Dense(64, activation='relu')(rows))
+  rows = _layers.LayerNormalization()(rows + hidden)
+  pooled = _layers.GlobalAveragePooling1D()(rows)
+  return tf.keras.Model(inputs, _layers.Dense(2)(pooled))
+
+
+_MODELS: dict[str, Callable[[], tf.keras.Model]] = {
+  'dense 784-256-10': _dense,
+  'the same with layer normalization': _layer_normalization,
+  'convolutions of 32 and 64 filters, 28 x 28': _convolutions,
+  'the same with group normalization': lambda: _convolutions(
+    lambda: _layers.GroupNormalization(8)
+  ),
+  'the same, separable': lambda: _convolutions(kind=_layers.SeparableConv2D),
+  'causal convolutions, dilated, 100 steps': _causal,
+  'words, attention, 60 steps': _attention,
+  'words, LSTM of 32, 60 steps': lambda: _of_words(
+    _layers.LSTM(32), _layers.Dense(2)
+  ),
+  'the same, masked and both ways': lambda: _of_words(
+    _layers.Bidirectional(_layers.LSTM(32)), _layers.Dense(2), mask_zero=True
+  ),
+  'words, GRU of 32, 60 steps': lambda: _of_words(
+    _layers.GRU(32), _layers.Dense(2)
+  ),
+}
+
+
+def _calls(build: Callable[[], tf.keras.Model]) -> dict[str, Callable]:
+  """What is measured, by its kind: functions of features and labels."""
+  with functional.unfused():
+    model = functional.FunctionalModel(build())
+  weights = [tf.constant(w) for w in model.initial_weights]
+  loss = models.CrossEntropyLoss()
+
+  def loss_fn(weights, features, labels):
+    return loss(labels, model(weights, features, True))
+
+  def plain(features, labels):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      value = loss_fn(weights, features, labels)
+    return tape.gradient(value, weights)
+
+  def mean(clipped_sum):
+    return lambda features, labels: clipping.clipped_mean_gradient(
+      clipped_sum, weights, features, labels, example_l2_norm_clip=_CLIP
+    )
+
+  classes = model.keras_model.output_shape[-1]
+  by_kind = (
+    plain,
+    mean(ghost_clipping.ghost_clipped_sum(model, loss)),
+    mean(
+      example_independence.example_clipped_sum(
+        loss_fn, model.initial_weights, model.features_spec, classes, _CLIP
+      )
+    ),
+  )
+  return {
+    kind: tf.function(call, autograph=False)
+    for kind, call in zip(_KINDS, by_kind, strict=True)
+  }
+
+
+def _batch(
+  model: tf.keras.Model, rng: np.random.Generator
+) -> tuple[tf.Tensor, tf.Tensor]:
+  shape, dtype = (_EXAMPLES, *model.input_shape[1:]), model.inputs[0].dtype
+  features = (
+    rng.integers(1, _VOCABULARY, shape)
+    if dtype.is_integer
+    else rng.standard_normal(shape)
+  )
+  labels = rng.integers(model.output_shape[-1], size=_EXAMPLES)
+  return tf.constant(features, dtype), tf.constant(labels, tf.int32)
+
+
+def measure(turns: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
+  """Seconds of so many means of each kind, by model.
+
+  Args:
+    turns: How often each is measured.
+    wanted: How the names of the models begin that are measured.
+  """
+  onednn.require_sound()
+  rng = np.random.default_rng(0)
+  results = {}
+  names = [name for name in _MODELS if name.startswith(wanted)]
+  for name in tqdm.tqdm(names, unit='model'):
+    calls = _calls(_MODELS[name])
+    batch = _batch(_MODELS[name](), rng)
+    seconds: dict[str, list[float]] = {kind: [] for kind in calls}
+    for turn in range(turns + 1):
+      for kind, call in calls.items():
+        started = time.perf_counter()
+        tf.nest.map_structure(lambda one: one.numpy(), call(*batch))
+        if turn:
+          seconds[kind].append(time.perf_counter() - started)
+    results[name] = seconds
+  return results
+
+
+def _write(
+  results: dict[str, dict[str, list[float]]], folder: pathlib.Path
+) -> None:
+  folder.mkdir(parents=True, exist_ok=True)
+  files.write_csv(
+    folder / 'means.csv',
+    ['model', 'kind', 'seconds'],
+    [
+      (name, kind, value)
+      for name, seconds in results.items()
+      for kind, values in seconds.items()
+      for value in values
+    ],
+    end='\r\n',
+  )
+  rows = []
+  for name, seconds in results.items():
+    plain, ghost, alone = (
+      1000 * statistics.median(seconds[kind]) for kind in _KINDS
+    )
+    times = f'{ghost / plain:.1f}', f'{alone / ghost:.1f}'
+    rows.append((name, f'{plain:.1f}', f'{ghost:.1f}', f'{alone:.1f}', *times))
+  host = machine.describe()
+  turns = len(next(iter(results.values()))['clipped'])
+  lines = [
+    '# What a clipped mean costs',
+    '',
+    f'By `python -m tools.clipping_cost`, on {machine.in_words(host)}, at a '
+    f'load of {host["load_average"]:.1f}: a mean of {_EXAMPLES} examples, in '
+    f'milliseconds, medians of {turns}, which took turns. Training computes '
+    'the second column for models of these layers, and the third for others.',
+    '',
+    layout.markdown_table(
+      (
+        *('model', *_KINDS, 'clipped / without privacy'),
+        'one at a time / clipped',
+      ),
+      rows,
+    ),
+  ]
+  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
+
+
+def run(folder: pathlib.Path, turns: int) -> None:
+  """Measures each mean so many times, and writes what was measured."""
+  _write(measure(turns), folder)

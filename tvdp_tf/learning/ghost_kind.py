@@ -1,0 +1,153 @@
+"""What a kind of layer tells ghost clipping: how examples' gradients are had.
+
+While the model runs, a `GhostLayer` takes the place of some of a layer's
+functions: it keeps what the gradients are made of, and has the tape watch what
+the layer computes from its weights. The gradient of an example's loss with
+respect to such a tensor is its delta.
+
+An example's gradient is the sum over its places (pixels, words, steps of time,
+views) of the outer products of delta and of what a weight is multiplied by.
+"""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+
+class Seen(NamedTuple):
+  """What a layer leaves when it runs, of rows [n * views, ...].
+
+  Attributes:
+    kept: What its gradients are made of, beside deltas.
+    watched: What it computed from its weights.
+  """
+
+  kept: list[tf.Tensor]
+  watched: list[tf.Tensor]
+
+
+class GhostLayer(abc.ABC):
+  """A layer of Keras with weights, called once.
+
+  Attributes:
+    layer: The layer.
+    ops: Ops that Keras makes such a layer of, beyond `ghost_list.OPS`.
+    holds_gradients: Whether those of all examples are held, as long as all of
+      the layer's weights.
+  """
+
+  ops: ClassVar[frozenset[str]] = frozenset()
+  holds_gradients: ClassVar[bool] = True
+
+  def __init__(self, layer: tf.keras.layers.Layer):
+    self.layer = layer
+
+  @classmethod
+  @abc.abstractmethod
+  def takes(cls, layer: tf.keras.layers.Layer) -> bool:
+    """Whether a layer, with a known type and activation, is of this kind."""
+
+  @abc.abstractmethod
+  def replacements(
+    self, seen: Seen, watch: Callable[[tf.Tensor], None]
+  ) -> dict[str, Any]:
+    """Attributes that take the place of the layer's, by name.
+
+    Args:
+      seen: Where to leave what is seen.
+      watch: Has the tape watch a tensor.
+    """
+
+  @abc.abstractmethod
+  def gradients(
+    self, seen: Seen, deltas: Sequence[tf.Tensor], num_views: int
+  ) -> list[tf.Tensor]:
+    """Each example's gradient of each weight, [n, ...].
+
+    Args:
+      seen: What the layer has left.
+      deltas: Of what was watched, of the same shapes.
+      num_views: Rows that an example has, one after the other.
+    """
+
+
+@contextlib.contextmanager
+def replaced(
+  layer: tf.keras.layers.Layer, attributes: dict[str, Any]
+) -> Iterator[None]:
+  """Puts attributes in the place of a layer's own, for a while.
+
+  By way of `vars`: assignment to a layer's attribute would track the value.
+  """
+  own = vars(layer)
+  before = {name: own[name] for name in attributes if name in own}
+  own.update(attributes)
+  try:
+    yield
+  finally:
+    for name in attributes:
+      del own[name]
+    own.update(before)
+
+
+def flat_places(tensor: tf.Tensor, num_views: int) -> tf.Tensor:
+  """[n, places, k] of rows [n * views, ..., k]."""
+  places = num_views * tensor.shape[1:-1].num_elements()
+  return tf.reshape(tensor, [-1, places, tensor.shape[-1]])
+
+
+def over_views(rows: tf.Tensor, num_views: int) -> tf.Tensor:
+  """The sums over examples' views: [n, ...] of rows [n * views, ...]."""
+  if num_views == 1:
+    return rows
+  return tf.reduce_sum(
+    tf.reshape(rows, [-1, num_views, *rows.shape[1:]]), axis=1
+  )
+
+
+def sums(delta: tf.Tensor, num_views: int) -> tf.Tensor:
+  """The sums over an example's places, [n, k]."""
+  return tf.reduce_sum(flat_places(delta, num_views), axis=1)
+
+
+def products(left: tf.Tensor, right: tf.Tensor, num_views: int) -> tf.Tensor:
+  """The sums of outer products over an example's places, [n, k, m]."""
+  return tf.matmul(
+    flat_places(left, num_views),
+    flat_places(right, num_views),
+    transpose_a=True,
+  )
+
+
+class BeforeActivation(GhostLayer):
+  """Sees its input, and what it gives to its activation."""
+
+  def replacements(self, seen, watch):
+    def call(value, *, original=self.layer.call):
+      seen.kept.append(value)
+      return original(value)
+
+    def activation(value, *, original=self.layer.activation):
+      watch(value)
+      seen.watched.append(value)
+      return original(value)
+
+    return {'call': call, 'activation': activation}
+
+  def gradients(self, seen, deltas, num_views):
+    (inputs,), (delta,) = seen.kept, deltas
+    of_kernel = self._kernel_gradients(inputs, delta, num_views)
+    return [of_kernel, *self.bias_gradients(delta, num_views)]
+
+  def bias_gradients(self, delta: tf.Tensor, num_views: int) -> list[tf.Tensor]:
+    """Each example's gradient of the bias, [n, k], if there is one."""
+    return [sums(delta, num_views)] if self.layer.use_bias else []
+
+  @abc.abstractmethod
+  def _kernel_gradients(
+    self, inputs: tf.Tensor, delta: tf.Tensor, num_views: int
+  ) -> tf.Tensor:
+    """Each example's gradient of the kernel, [n, ...]."""

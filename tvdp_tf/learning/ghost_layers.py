@@ -1,0 +1,247 @@
+"""The kinds of layers that ghost clipping knows.
+
+For dense layers of rows an example's gradient, an outer product, is not worked
+out, nor are the rows of an embedding's gradient that it does not look up. All
+other kinds hold the gradients of all examples of a microbatch.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+
+import tensorflow as tf
+
+from tvdp_tf.learning import (
+  functional,
+  ghost_convolutions,
+  ghost_kind,
+  ghost_recurrent,
+)
+
+_layers = tf.keras.layers
+
+
+class DensePlaces(ghost_kind.BeforeActivation):
+  """Keras's dense layer, of every place of a sequence or image."""
+
+  @classmethod
+  def takes(cls, layer):
+    return type(layer) is _layers.Dense and len(layer.input_shape) > 2
+
+  def _kernel_gradients(self, inputs, delta, num_views):
+    return ghost_kind.products(inputs, delta, num_views)
+
+
+class Dense(DensePlaces):
+  """Keras's dense layer, of rows: the gradients are outer products."""
+
+  holds_gradients = False
+
+  @classmethod
+  def takes(cls, layer):
+    return type(layer) is _layers.Dense and len(layer.input_shape) == 2
+
+
+class Einsum(ghost_kind.BeforeActivation):
+  """Keras's dense layer by an einsum, of which attention is made."""
+
+  ops = frozenset(('Einsum', 'Fill', 'LogicalAnd', 'MatrixBandPart'))
+  _EQUATION = re.compile(r'([a-z]+),([a-z]+)->([a-z]+)')
+
+  @classmethod
+  def takes(cls, layer):
+    if type(layer) is not _layers.EinsumDense:
+      return False
+    match = cls._EQUATION.fullmatch(layer.equation)
+    if match is None:
+      return False
+    inputs, kernel, outputs = match.groups()
+    batch = inputs[0]
+    return (
+      outputs[0] == batch
+      and batch not in kernel
+      and all(len(set(one)) == len(one) for one in match.groups())
+      and set(inputs) <= {*kernel, *outputs}
+      and set(kernel) <= {*inputs, *outputs}
+      and (layer.bias_axes is None or batch not in layer.bias_axes)
+    )
+
+  def _terms(self) -> tuple[str, str, str]:
+    """The letters of the input, the kernel and the output."""
+    inputs, kernel, outputs = re.split(',|->', self.layer.equation)
+    return inputs, kernel, outputs
+
+  def _kernel_gradients(self, inputs, delta, num_views):
+    of_inputs, kernel, outputs = self._terms()
+    equation = f'{of_inputs},{outputs}->{of_inputs[0]}{kernel}'
+    return ghost_kind.over_views(tf.einsum(equation, inputs, delta), num_views)
+
+  def bias_gradients(self, delta, num_views):
+    of_bias = self.layer.bias_axes
+    if of_bias is None:
+      return []
+    _, _, outputs = self._terms()
+    rest = [axis for axis, at in enumerate(outputs) if at not in of_bias]
+    found = tf.reduce_sum(delta, axis=rest[1:])  # The first is the batch's.
+    return [ghost_kind.over_views(found, num_views)]
+
+
+class Embedding(ghost_kind.GhostLayer):
+  """Keras's embedding: of an example's gradient, the rows that it looks up."""
+
+  @classmethod
+  def takes(cls, layer):
+    return type(layer) is _layers.Embedding
+
+  def replacements(self, seen, watch):
+    def call(indices, *, original=self.layer.call):
+      indices = functional.index_in_range(self.layer, indices)
+      value = original(indices)
+      watch(value)
+      seen.kept.append(indices)
+      seen.watched.append(value)
+      return value
+
+    return {'call': call}
+
+  def indices(self, seen: ghost_kind.Seen, num_views: int) -> tf.Tensor:
+    """What is looked up, int32 [n, places]."""
+    (indices,) = seen.kept
+    places = num_views * indices.shape[1:].num_elements()
+    return tf.reshape(indices, [-1, places])
+
+  def gradients(self, seen, deltas, num_views):
+    """By the rows that are looked up, [n, places, k].
+
+    A row that an example looks up several times gets the sum of its deltas, at
+    the first of its places; the other places get zeros. So no two places stand
+    for one row, and the gradient has the norm of what is returned.
+    """
+    indices = self.indices(seen, num_views)
+    delta = ghost_kind.flat_places(deltas[0], num_views)
+    examples, places = tf.shape(indices)[0], indices.shape[1]
+    # An example's rows are not another's.
+    example = tf.range(examples, dtype=tf.int64)[:, tf.newaxis]
+    rows = example * 2**31 + tf.cast(indices, tf.int64)
+    distinct, of_place = tf.unique(tf.reshape(rows, [-1]))
+    first = tf.math.unsorted_segment_min(
+      tf.range(examples * places), of_place, tf.size(distinct)
+    )
+    # On a CPU each sum takes its addends in their order, whatever is in other
+    # examples.
+    sums = tf.math.unsorted_segment_sum(
+      tf.reshape(delta, [-1, delta.shape[-1]]),
+      tf.gather(first, of_place),
+      examples * places,
+    )
+    return [tf.reshape(sums, [-1, places, delta.shape[-1]])]
+
+
+class Normalization(ghost_kind.GhostLayer):
+  """Keras's normalization of each example by itself, over layers or groups."""
+
+  ops = frozenset(
+    (
+      *('DivNoNan', 'FloorDiv', 'OnesLike', 'Rsqrt', 'SquaredDifference'),
+      *('Neg', 'StopGradient', 'ZerosLike'),
+    )
+  )
+  holds_gradients = False  # As short as what is normalized, or shorter.
+
+  @classmethod
+  def takes(cls, layer):
+    return (
+      type(layer) in (_layers.LayerNormalization, _layers.GroupNormalization)
+      and min(cls._axes(layer)) > 0
+      # Of groups Keras broadcasts a mask [n, steps] to [n, steps, channels] by
+      # its last axes: an example's to others.
+      and not (
+        type(layer) is _layers.GroupNormalization
+        and getattr(layer.input, '_keras_mask', None) is not None
+      )
+    )
+
+  @staticmethod
+  def _axes(layer) -> list[int]:
+    rank = len(layer.input_shape)
+    return sorted(axis % rank for axis in tf.nest.flatten(layer.axis))
+
+  def replacements(self, seen, watch):
+    layer = self.layer
+    axes = self._axes(layer)
+    shape = [
+      size if axis in axes else 1 for axis, size in enumerate(layer.input_shape)
+    ]
+    # Keras's function alone, and what is learnt after it: of a product with
+    # zero nothing tells the other factor.
+    plain = {'gamma': None, 'beta': None, 'scale': False, 'center': False}
+
+    def call(value, *, original=layer.call):
+      gamma, beta = layer.gamma, layer.beta
+      with ghost_kind.replaced(layer, plain):
+        value = normalized = original(value)
+      if layer.scale:
+        value *= tf.reshape(gamma, shape)
+      if layer.center:
+        value += tf.reshape(beta, shape)
+      watch(value)
+      seen.kept.append(normalized)
+      seen.watched.append(value)
+      return value
+
+    return {'call': call}
+
+  def gradients(self, seen, deltas, num_views):
+    (normalized,), (delta,) = seen.kept, deltas
+    axes = self._axes(self.layer)
+    rest = [axis for axis in range(1, delta.shape.rank) if axis not in axes]
+
+    def summed(tensor):
+      kept = tf.reduce_sum(tensor, axis=rest) if rest else tensor
+      return ghost_kind.over_views(kept, num_views)
+
+    found = []
+    if self.layer.scale:
+      found.append(summed(delta * normalized))
+    if self.layer.center:
+      found.append(summed(delta))
+    return found
+
+
+_KINDS: tuple[type[ghost_kind.GhostLayer], ...] = (
+  *(Dense, DensePlaces, Einsum, Embedding, Normalization),
+  *(*ghost_recurrent.KINDS, *ghost_convolutions.KINDS),
+)
+
+
+def kind_of(layer: tf.keras.layers.Layer) -> type[ghost_kind.GhostLayer] | None:
+  """The kind that takes a layer, if there is one."""
+  return next((kind for kind in _KINDS if kind.takes(layer)), None)
+
+
+def parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
+  """The layers that hold the weights of a layer; itself, if it is one."""
+  if type(layer) is _layers.Bidirectional:
+    return [layer.forward_layer, layer.backward_layer]
+  if type(layer) is _layers.MultiHeadAttention:
+    return [
+      *(layer._query_dense, layer._key_dense, layer._value_dense),
+      layer._output_dense,
+    ]
+  return [layer]
+
+
+@contextlib.contextmanager
+def watched(
+  layers: Iterable[ghost_kind.GhostLayer], tape: tf.GradientTape
+) -> Iterator[list[ghost_kind.Seen]]:
+  """Within it the layers leave what they see, in this order."""
+  with contextlib.ExitStack() as stack:
+    found = []
+    for one in layers:
+      seen = ghost_kind.Seen([], [])
+      found.append(seen)
+      stack.enter_context(
+        ghost_kind.replaced(one.layer, one.replacements(seen, tape.watch))
+      )
+    yield found
