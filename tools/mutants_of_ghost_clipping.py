@@ -177,7 +177,6 @@ CASES: list[Case] = [
     ('all(map(_is_symbolic, arguments))', 'True'),
     ('layer._attention_axes == (1,)', 'True'),
     ('and all(len(one.shape) == 3 for one in inputs)', ''),
-    ('+ len(node.call_args) <= 3', '< 100'),
   ),
   (
     'tvdp_tf/learning/ghost_list.py',

@@ -182,8 +182,8 @@ def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
 def _is_attention(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is attention among the steps of an example.
 
-  Not with a mask as an argument, nor among more axes, where Keras puts a mask
-  beside other examples.
+  Not of other ranks than [n, steps, k], for inputs or for a mask: Keras puts
+  such a mask beside other examples.
   """
   if type(layer) is not _layers.MultiHeadAttention:
     return False
@@ -193,7 +193,6 @@ def _is_attention(layer: tf.keras.layers.Layer) -> bool:
     layer._attention_axes == (1,)
     and all(len(one.shape) == 3 for one in inputs)
     and {*node.call_kwargs} <= {'value', 'key', 'training', 'use_causal_mask'}
-    and len({*node.call_kwargs} & {'value', 'key'}) + len(node.call_args) <= 3
     and all(map(_is_symbolic, tf.nest.flatten(node.call_args)))
   )
 
@@ -231,12 +230,6 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     and not (
       kind is _layers.Rescaling
       and not {type(layer.scale), type(layer.offset)} <= {int, float}
-    )
-    # It may be made to look at other examples.
-    and not (
-      kind is _layers.MultiHeadAttention
-      and not set(layer._attention_axes)
-      <= set(range(1, len(layer.input_shape)))
     )
   )
 
