@@ -151,7 +151,7 @@ def constants_inside(model: tf.keras.Model) -> Iterator[None]:
   for node in nodes:
     node._flat_arguments = [
       value.numpy()
-      if tf.is_tensor(value) and hasattr(value, 'numpy')
+      if isinstance(value, tf.Tensor) and hasattr(value, 'numpy')
       else value
       for value in node._flat_arguments
     ]
