@@ -128,7 +128,8 @@ def _calls(build: Callable[[], tf.keras.Model]) -> dict[str, Callable]:
     with tf.GradientTape() as tape:
       tape.watch(weights)
       value = loss_fn(weights, features, labels)
-    return tape.gradient(value, weights)
+    # That of an embedding comes as some of its rows.
+    return list(map(tf.convert_to_tensor, tape.gradient(value, weights)))
 
   def mean(clipped_sum):
     return lambda features, labels: clipping.clipped_mean_gradient(
