@@ -7,7 +7,6 @@ what is done with models of other layers. They take turns.
 """
 
 import pathlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from tools import turns as turns_lib
 from tvdp_tf.learning import (
   clipping,
   example_independence,
@@ -24,7 +24,6 @@ from tvdp_tf.learning import (
   models,
   onednn,
 )
-from tvdp_tf.output import files, layout, machine
 
 _EXAMPLES = 256
 _CLIP = 1.0
@@ -190,47 +189,27 @@ def measure(turns: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
   return results
 
 
-def _write(
-  results: dict[str, dict[str, list[float]]], folder: pathlib.Path
-) -> None:
-  folder.mkdir(parents=True, exist_ok=True)
-  files.write_csv(
-    folder / 'means.csv',
-    ['model', 'kind', 'seconds'],
-    [
-      (name, kind, value)
-      for name, seconds in results.items()
-      for kind, values in seconds.items()
-      for value in values
-    ],
-    end='\r\n',
-  )
+def _write(results: turns_lib.Seconds, folder: pathlib.Path) -> None:
+  turns_lib.write_csv(folder / 'means.csv', ('model', 'kind'), results)
   rows = []
   for name, seconds in results.items():
-    plain, ghost, alone = (
-      1000 * statistics.median(seconds[kind]) for kind in _KINDS
-    )
+    plain, ghost, alone = turns_lib.medians_ms(seconds)
     times = f'{ghost / plain:.1f}', f'{alone / ghost:.1f}'
     rows.append((name, f'{plain:.1f}', f'{ghost:.1f}', f'{alone:.1f}', *times))
-  host = machine.describe()
   turns = len(next(iter(results.values()))['clipped'])
-  lines = [
-    '# What a clipped mean costs',
-    '',
-    f'By `python -m tools.clipping_cost`, on {machine.in_words(host)}, at a '
-    f'load of {host["load_average"]:.1f}: a mean of {_EXAMPLES} examples, in '
-    f'milliseconds, medians of {turns}, which took turns. Training computes '
-    'the second column for models of these layers, and the third for others.',
-    '',
-    layout.markdown_table(
-      (
-        *('model', *_KINDS, 'clipped / without privacy'),
-        'one at a time / clipped',
-      ),
-      rows,
+  turns_lib.write_table(
+    folder / 'README.md',
+    'What a clipped mean costs',
+    'python -m tools.clipping_cost',
+    f'a mean of {_EXAMPLES} examples, in milliseconds, medians of {turns}, '
+    'which took turns. Training computes the second column for models of these '
+    'layers, and the third for others.',
+    (
+      *('model', *_KINDS, 'clipped / without privacy'),
+      'one at a time / clipped',
     ),
-  ]
-  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
+    rows,
+  )
 
 
 def run(folder: pathlib.Path, turns: int) -> None:

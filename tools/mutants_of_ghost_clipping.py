@@ -1,22 +1,16 @@
 """Mutants of ghost clipping; `tools.mutant_cases` has the others."""
 
-from tools.mutants_of_learning import Case
-
-_LEARNING = 'tests/learning/'
-_CLIPPING = (
-  f'{_LEARNING}private_training_test.py',
-  f'{_LEARNING}discrete_noise_test.py',
-  f'{_LEARNING}hostile_models_test.py',
-  f'{_LEARNING}clipping_arithmetic_test.py',
-)
-# The quick ones first: the first that fails ends the run.
-_LIST = (f'{_LEARNING}ghost_list_test.py',)
-_VIEWS = f'{_LEARNING}views_test.py'
+from tools.mutants_of_learning import CLIPPING, LEARNING, LIST, VIEWS, Case
 
 CASES: list[Case] = [
   (
+    'tvdp_tf/learning/ghost_kind.py',
+    LIST,
+    ('any(value is one for one in known)', 'value in tuple(known)'),
+  ),
+  (
     'tvdp_tf/learning/ghost_clipping.py',
-    _LIST + _CLIPPING,
+    LIST + CLIPPING,
     ('* (of_input + 1.0 * layer.layer.use_bias)', '* 1.0'),
     ('* (of_input + 1.0 * layer.layer.use_bias)', '* of_input'),
     ('if kinds <= ghost_list.MOVING_LAYERS:', 'if True:'),
@@ -38,12 +32,12 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_clipping.py',
-    (f'{_LEARNING}ghost_embedding_test.py',),
+    (f'{LEARNING}ghost_embedding_test.py',),
     ('(looked_up,) = kept(*parts)', '(looked_up,) = parts'),
   ),
   (
     'tvdp_tf/learning/ghost_layers.py',
-    (f'{_LEARNING}ghost_embedding_test.py',),
+    (f'{LEARNING}ghost_embedding_test.py',),
     (
       'return [tf.reshape(sums, [-1, places, delta.shape[-1]])]',
       'return [delta]',
@@ -57,7 +51,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_convolutions.py',
-    (f'{_LEARNING}ghost_convolution_test.py',),
+    (f'{LEARNING}ghost_convolution_test.py',),
     ('(1, *sizes)[-2:]', '(*sizes, 1)[:2]'),
     ('before = missing // 2', 'before = missing - missing // 2'),
     ('before = tf.constant(reach)', 'before = tf.constant(reach) // 2'),
@@ -87,8 +81,8 @@ CASES: list[Case] = [
   (
     'tvdp_tf/learning/ghost_kind.py',
     (
-      f'{_LEARNING}ghost_convolution_test.py',
-      f'{_LEARNING}ghost_layers_test.py',
+      f'{LEARNING}ghost_convolution_test.py',
+      f'{LEARNING}ghost_layers_test.py',
     ),
     ('places = num_views * tensor.shape[1:-1]', 'places = tensor.shape[1:-1]'),
     (
@@ -99,11 +93,11 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_layers.py',
-    (f'{_LEARNING}ghost_layers_test.py',),
+    (f'{LEARNING}ghost_layers_test.py',),
     ('found.append(summed(delta * normalized))', 'found.append(summed(delta))'),
     (
-      'with ghost_kind.replaced(layer, plain):',
-      'with ghost_kind.replaced(layer, {}):',
+      'with functional.replaced(layer, plain):',
+      'with functional.replaced(layer, {}):',
     ),
     ('and min(cls._axes(layer)) > 0', ''),
     ("getattr(layer.input, '_keras_mask', None) is not None", 'False'),
@@ -115,7 +109,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_recurrent.py',
-    (f'{_LEARNING}ghost_recurrent_test.py',),
+    (f'{LEARNING}ghost_recurrent_test.py',),
     ('inputs = tf.reverse(inputs, axis=[1])', 'pass'),
     ('else tf.reverse(mask, axis=[1])', 'else mask'),
     ('mask=mask,', 'mask=None,'),
@@ -141,15 +135,16 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_list.py',
-    (f'{_LEARNING}ghost_embedding_test.py',),
+    (f'{LEARNING}ghost_embedding_test.py',),
     ('taken = (tf.float32,)', 'taken = _INPUT_TYPES'),
     ('_INPUT_TYPES if is_first else _INTEGERS', '_INPUT_TYPES'),
   ),
   (
     'tvdp_tf/learning/ghost_list.py',
-    _LIST + _CLIPPING,
-    ("getattr(layer, 'activation', None) in _ACTIVATIONS", 'True'),
-    ('kind in _WEIGHTLESS_LAYERS or', 'True or'),
+    LIST + CLIPPING,
+    ("is_one_of(getattr(layer, 'activation', None), _ACTIVATIONS)", 'True'),
+    ('is_one_of(kind, _WEIGHTLESS_LAYERS)', 'True'),
+    ('if type(layer) is not kind:', "if type(layer).__name__ != 'TFOpLambda':"),
     ('if len(layer.inbound_nodes) != 1:', 'if False:'),
     ("layer.dtype_policy.name == 'float32'", 'True'),
     ('layer.axis % len(outputs[0].shape) == 0', 'layer.axis == 0'),
@@ -164,13 +159,13 @@ CASES: list[Case] = [
     ('and not any(hasattr(type(loss), name) for name in vars(loss))', ''),
     ("and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY", ''),
     ('and _is_kerass_own(type(loss))', ''),
-    ('type(loss) in _LOSSES', 'True'),
-    ("kind.__module__.startswith('keras.src.engine.')", 'True'),
-    ('model.ops <= OPS.union(*(one.ops for one in weighted))', 'True'),
+    ('is_one_of(type(loss), _LOSSES)', 'True'),
+    ('is_one_of(kind, (of_layers, tf.keras.Sequential))', 'True'),
+    ('model.ops <= OPS.union(*(kind.ops for kind in kinds))', 'True'),
   ),
   (
     'tvdp_tf/learning/ghost_list.py',
-    (f'{_LEARNING}ghost_layers_test.py',),
+    (f'{LEARNING}ghost_layers_test.py',),
     ('and len({len(one.shape) for one in arguments}) == 1', ''),
     ('layer.symbol not in _FUNCTIONS', 'False'),
     ('if layer.symbol in _ARITHMETIC', 'if True'),
@@ -180,13 +175,16 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_list.py',
-    (f'{_LEARNING}ghost_recurrent_test.py',),
+    (f'{LEARNING}ghost_recurrent_test.py',),
     ('is_of_one and', ''),
-    ("getattr(layer, 'recurrent_activation', None) in _ACTIVATIONS", 'True'),
+    (
+      "is_one_of(getattr(layer, 'recurrent_activation', None), _ACTIVATIONS)",
+      'True',
+    ),
   ),
   (
     'tvdp_tf/learning/ghost_clipping.py',
-    (_VIEWS,),
+    (VIEWS,),
     ('sensitivity.MOST_MICROBATCHES // self._views', '16'),
     (
       'squares.append(view_gradients.squared_norms_of_sums(value, of_terms))',
@@ -195,7 +193,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/ghost_clipping.py',
-    (f'{_LEARNING}functional_test.py',),
+    (f'{LEARNING}functional_test.py',),
     ('      functional.unseeded(),\n', ''),
   ),
 ]

@@ -7,34 +7,34 @@ is accounted for.
 # A file, tests of which one should fail, and changes: (text before, after).
 Case = tuple[str, tuple[str, ...], *tuple[tuple[str, str], ...]]
 
-_LEARNING = 'tests/learning/'
-_CLIPPING = (
-  f'{_LEARNING}private_training_test.py',
-  f'{_LEARNING}discrete_noise_test.py',
-  f'{_LEARNING}hostile_models_test.py',
-  f'{_LEARNING}clipping_arithmetic_test.py',
+LEARNING = 'tests/learning/'
+CLIPPING = (
+  f'{LEARNING}private_training_test.py',
+  f'{LEARNING}discrete_noise_test.py',
+  f'{LEARNING}hostile_models_test.py',
+  f'{LEARNING}clipping_arithmetic_test.py',
 )
 # The quick ones first: the first that fails ends the run.
-_LIST = (f'{_LEARNING}ghost_list_test.py',)
-_VIEWS = f'{_LEARNING}views_test.py'
-_ZOO = (f'{_LEARNING}hostile_models_test.py',)
-_ONEDNN = f'{_LEARNING}onednn_test.py'
-_FAILING = (f'{_LEARNING}failing_ops_test.py',)
-_MODELS = (f'{_LEARNING}functional_test.py',)
+LIST = (f'{LEARNING}ghost_list_test.py',)
+VIEWS = f'{LEARNING}views_test.py'
+_ZOO = (f'{LEARNING}hostile_models_test.py',)
+_ONEDNN = f'{LEARNING}onednn_test.py'
+_FAILING = (f'{LEARNING}failing_ops_test.py',)
+_MODELS = (f'{LEARNING}functional_test.py',)
 _NOISE = (
-  f'{_LEARNING}noise_test.py',
-  f'{_LEARNING}discrete_noise_test.py',
-  f'{_LEARNING}private_training_test.py',
+  f'{LEARNING}noise_test.py',
+  f'{LEARNING}discrete_noise_test.py',
+  f'{LEARNING}private_training_test.py',
 )
 _DISCRETE = (
-  f'{_LEARNING}discrete_gaussian_parts_test.py',
-  f'{_LEARNING}discrete_gaussian_test.py',
+  f'{LEARNING}discrete_gaussian_parts_test.py',
+  f'{LEARNING}discrete_gaussian_test.py',
 )
 
 CASES: list[Case] = [
   (
     'tvdp_tf/learning/clipping.py',
-    _CLIPPING,
+    CLIPPING,
     ('tf.maximum(tf.sqrt(squares), clip)', 'tf.maximum(squares, clip)'),
     (
       'tf.logical_and(present, tf.math.is_finite(squares))',
@@ -92,12 +92,12 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/clipping.py',
-    (f'{_LEARNING}clipping_arithmetic_test.py',),
+    (f'{LEARNING}clipping_arithmetic_test.py',),
     ('normal = factors >= _LEAST_FACTOR', 'normal = factors >= 0'),
   ),
   (
     'tvdp_tf/learning/clipping.py',
-    (f'{_LEARNING}full_precision_test.py',),
+    (f'{LEARNING}full_precision_test.py',),
     (
       'enable_tensor_float_32_execution(False)',
       'enable_tensor_float_32_execution(True)',
@@ -109,7 +109,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/view_gradients.py',
-    (_VIEWS,),
+    (VIEWS,),
     ('features, tf.reverse(features, axis=[2])', 'features, features'),
     ('tf.add_n(of_views) / len(of_views)', 'tf.add_n(of_views)'),
     (', axis=1), [-1, *features', ', axis=0), [-1, *features'),
@@ -124,18 +124,18 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/views.py',
-    (_VIEWS,),
+    (VIEWS,),
     ('len(input_shape) != 3', 'False'),
   ),
   (
     'tvdp_tf/learning/example_independence.py',
-    _LIST + _ZOO,
+    LIST + _ZOO,
     ('if not _same_outputs(predict, weights, features):', 'if False:'),
     ('if gap > _TOLERANCE * clip * len(labels):', 'if False:'),
   ),
   (
     'tvdp_tf/learning/functional.py',
-    (f'{_LEARNING}functional_test.py', *_ZOO),
+    (f'{LEARNING}functional_test.py', *_ZOO),
     ('definition is None or definition.is_stateful', 'False'),
     ('found = node.op in _OTHER_OPS', 'found = False'),
     ('if types & _HALF_TYPES:', 'if False:'),
@@ -152,7 +152,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/chacha20.py',
-    (f'{_LEARNING}chacha20_test.py',),
+    (f'{LEARNING}chacha20_test.py',),
     ('_DOUBLE_ROUNDS = 10', '_DOUBLE_ROUNDS = 4'),
     (
       'for first, second in ((16, 12), (8, 7)):',
@@ -215,7 +215,7 @@ CASES: list[Case] = [
   # What oneDNN's kernels mix.
   (
     'tvdp_tf/learning/onednn.py',
-    (f'{_LEARNING}keras3_test.py', _ONEDNN),
+    (f'{LEARNING}keras3_test.py', _ONEDNN),
     ('version > _environment.LAST_WITH_ONEDNN', 'False'),
     ("for form in ('', 'Grad')", "for form in ('Grad',)"),
     ('rewriting.OFF', 'rewriting.ON'),
@@ -234,14 +234,14 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/functional.py',
-    (f'{_LEARNING}keras3_test.py', _ONEDNN),
+    (f'{LEARNING}keras3_test.py', _ONEDNN),
     ('onednn.require_sound()', 'pass'),
     ('node.op in onednn.RACING_OPS', 'False'),
     ('setattr(kind, name, _Off(name))', 'pass'),
   ),
   (
     'tvdp_tf/learning/functional.py',
-    (f'{_LEARNING}functional_test.py',),
+    (f'{LEARNING}functional_test.py',),
     ('delattr(kind, name)', 'pass'),
     (
       'for kind, name in () if _OPEN else _FUSING:\n        delattr',
@@ -251,7 +251,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/example_independence.py',
-    (f'{_LEARNING}keras3_test.py',),
+    (f'{LEARNING}keras3_test.py',),
     ('onednn.require_sound()', 'pass'),
   ),
   (
@@ -379,7 +379,7 @@ CASES: list[Case] = [
     ("failing_ops.check('model', call.graph, [features])", 'pass'),
     ('call.graph.inputs[len(self.initial_weights)]', 'call.graph.inputs[0]'),
     (
-      'isinstance(module, _EMBEDDING)',
+      'isinstance(layer, _EMBEDDING)',
       'type(module) is tf.keras.layers.Embedding',
     ),
   ),
@@ -394,7 +394,7 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/own_data.py',
-    (f'{_LEARNING}own_data_test.py',),
+    (f'{LEARNING}own_data_test.py',),
     ('if not kept.all():', 'if False:'),
     (
       "np.isfinite(copy) if dtype.kind == 'f' else copy == array",
@@ -404,12 +404,12 @@ CASES: list[Case] = [
   ),
   (
     'tvdp_tf/learning/own_model.py',
-    (f'{_LEARNING}own_data_test.py',),
+    (f'{LEARNING}own_data_test.py',),
     ('if weight.dtype != np.float32:', 'if False:'),
   ),
   (
     'tvdp_tf/learning/features.py',
-    (f'{_LEARNING}features_test.py',),
+    (f'{LEARNING}features_test.py',),
     ('if found.shape == tuple(shape):', 'if True:'),
     ('contextlib.suppress(Exception)', 'contextlib.suppress(ValueError)'),
     ('lambda examples: _of_any(features, examples, shape),', ''),

@@ -6,7 +6,6 @@ machine does falls on both.
 """
 
 import pathlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tools import turns
 from tvdp_tf import federated, runtimes
 from tvdp_tf.learning import models
-from tvdp_tf.output import files, layout, machine
 
 _CLIENTS, _EXAMPLES, _BATCH = 10, 60, 20
 _SHAPE = (28, 28, 1)
@@ -105,45 +104,25 @@ def measure(rounds: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
   return results
 
 
-def _write(
-  results: dict[str, dict[str, list[float]]], folder: pathlib.Path
-) -> None:
-  folder.mkdir(parents=True, exist_ok=True)
-  files.write_csv(
-    folder / 'rounds.csv',
-    ['algorithm', 'runtime', 'seconds'],
-    [
-      (name, runtime, value)
-      for name, seconds in results.items()
-      for runtime, values in seconds.items()
-      for value in values
-    ],
-    end='\r\n',
-  )
+def _write(results: turns.Seconds, folder: pathlib.Path) -> None:
+  turns.write_csv(folder / 'rounds.csv', ('algorithm', 'runtime'), results)
   rows = []
   for name, seconds in results.items():
-    compiled, worker = (
-      1000 * statistics.median(seconds[runtime]) / _CLIENTS
-      for runtime in ('compiled', 'worker')
-    )
+    compiled, worker = (one / _CLIENTS for one in turns.medians_ms(seconds))
     rows.append(
       (name, f'{compiled:.1f}', f'{worker:.1f}', f'{worker / compiled:.1f}')
     )
-  host = machine.describe()
   rounds = len(next(iter(results.values()))['worker'])
-  lines = [
-    "# A round of TFF's own algorithms",
-    '',
-    f'By `python -m tools.tff_algorithms`, on {machine.in_words(host)}, at a '
-    f'load of {host["load_average"]:.1f}: the MLP of 25,450 weights, '
-    f'{_CLIENTS} clients of {_EXAMPLES} examples in batches of {_BATCH}. '
-    f'Milliseconds a client: medians of {rounds} rounds, which took turns.',
-    '',
-    layout.markdown_table(
-      ('', 'compiled', 'worker', 'worker / compiled'), rows
-    ),
-  ]
-  files.write_text(folder / 'README.md', '\n'.join(lines) + '\n')
+  turns.write_table(
+    folder / 'README.md',
+    "A round of TFF's own algorithms",
+    'python -m tools.tff_algorithms',
+    f'the MLP of 25,450 weights, {_CLIENTS} clients of {_EXAMPLES} examples in '
+    f'batches of {_BATCH}. Milliseconds a client: medians of {rounds} rounds, '
+    'which took turns.',
+    ('', 'compiled', 'worker', 'worker / compiled'),
+    rows,
+  )
 
 
 def run(folder: pathlib.Path, rounds: int) -> None:

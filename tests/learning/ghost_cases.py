@@ -92,6 +92,11 @@ class ModelTestCase(parameterized.TestCase):
       scale = np.abs(looped).max()
       np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5 * scale)
 
+  def check_only_without(self, bad, good):
+    """The list takes the one model, and not the other, whatever its ops."""
+    supported = list(map(supported_whatever_its_ops, (bad, good)))
+    self.assertEqual(supported, [False, True])
+
   def check_single(self, model):
     """The gradient of one example is as long as the clip, and no longer."""
     sums = Sums(model)

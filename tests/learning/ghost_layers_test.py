@@ -80,6 +80,9 @@ MODELS: dict[str, Callable[..., tf.keras.Model]] = {
   'layer_normalization': lambda: of(
     ROW, LAYERS.LayerNormalization(), LAYERS.Dense(4, activation='tanh')
   ),
+  'without_weights': lambda: of(
+    SEQUENCE, LAYERS.LayerNormalization(center=False, scale=False)
+  ),
   'of_several_axes': lambda: of(
     IMAGE,
     LAYERS.LayerNormalization(axis=[1, 3], epsilon=1e-6, center=False),
@@ -285,11 +288,7 @@ class GhostLayersTest(ghost_cases.ModelTestCase):
     ('other_functions', added, tf.sort, tf.nn.relu),
   )
   def test_takes_a_model_only_without(self, build, bad, good):
-    supported = [
-      ghost_cases.supported_whatever_its_ops(build(value))
-      for value in (bad, good)
-    ]
-    self.assertEqual(supported, [False, True])
+    self.check_only_without(build(bad), build(good))
 
 
 if __name__ == '__main__':

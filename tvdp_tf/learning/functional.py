@@ -10,7 +10,7 @@ switches Keras's classes to their TF1 versions and breaks the caller's models.)
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,25 @@ def weights_replaced(
       attributes[name] = value
 
 
+@contextlib.contextmanager
+def replaced(
+  layer: tf.keras.layers.Layer, attributes: Mapping[str, Any]
+) -> Iterator[None]:
+  """Puts attributes in the place of a layer's own.
+
+  By way of `vars`: assignment to a layer's attribute would track the value.
+  """
+  own = vars(layer)
+  before = {name: own[name] for name in attributes if name in own}
+  own.update(attributes)
+  try:
+    yield
+  finally:
+    for name in attributes:
+      del own[name]
+    own.update(before)
+
+
 _EMBEDDING = tf.keras.layers.Embedding
 
 
@@ -68,22 +87,17 @@ def any_index(model: tf.keras.Model) -> Iterator[None]:
   them to everybody. A class that overrides `call` may take something other than
   indices, so it is left alone.
   """
-  layers = [
-    module
-    for module in keras_version.all_layers(model)
-    if isinstance(module, _EMBEDDING) and type(module).call is _EMBEDDING.call
-  ]
-  for layer in layers:
+  with contextlib.ExitStack() as stack:
+    for layer in keras_version.all_layers(model):
+      is_known = getattr(type(layer), 'call', None) is _EMBEDDING.call
+      if not (is_known and isinstance(layer, _EMBEDDING)):
+        continue
 
-    def call(indices, *, layer=layer, original=layer.call):
-      return original(index_in_range(layer, indices))
+      def call(indices, *, layer=layer, original=layer.call):
+        return original(index_in_range(layer, indices))
 
-    vars(layer)['call'] = call
-  try:
+      stack.enter_context(replaced(layer, {'call': call}))
     yield
-  finally:
-    for layer in layers:
-      del vars(layer)['call']
 
 
 class _Off:

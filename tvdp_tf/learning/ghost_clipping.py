@@ -5,11 +5,10 @@ its input a_i and of delta_i, the gradient of its loss with respect to y_i. So
 its squared norm is (|a_i|^2 + 1) |delta_i|^2, and the sum of scaled gradients
 is the matrix product of the inputs and the scaled deltas: one backward pass
 over the whole batch serves norms and sum (Goodfellow, 2015; Lee and Kifer,
-2021; Bu et al., 2023). A convolution is a dense layer on patches whose
-gradients, one an example, are held for a microbatch. Of an embedding an
-example's gradient is in the rows that it looks up, each held once. With several
-views of an example the model runs on all of them, and `view_gradients` makes
-two outer products of a dense layer's.
+2021; Bu et al., 2023). Of other layers (`ghost_layers`) the gradients, one an
+example, are made of the same backward pass and held for a microbatch. With
+several views of an example the model runs on all of them, and `view_gradients`
+makes two outer products of a dense layer's.
 
 Several times faster than `clipping.vectorized_clipped_sum`, for models that are
 made of the layers, ops and losses of `ghost_list`. All else is worked on one

@@ -79,7 +79,7 @@ def _is_windowed(
     ranks: Of the inputs, with the batch, by the type of the layer.
   """
   return (
-    type(layer) in ranks
+    ghost_kind.is_one_of(type(layer), ranks)
     and len(layer.input_shape) == ranks[type(layer)]
     and layer.data_format == 'channels_last'
     and layer.padding in ('valid', 'same', 'causal')

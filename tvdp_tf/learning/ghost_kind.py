@@ -10,11 +10,15 @@ views) of the outer products of delta and of what a weight is multiplied by.
 """
 
 import abc
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
+
+
+def is_one_of(value: object, known: Iterable[object]) -> bool:
+  """By identity: what is equal to it, a class of one's own may say."""
+  return any(value is one for one in known)
 
 
 class Seen(NamedTuple):
@@ -72,25 +76,6 @@ class GhostLayer(abc.ABC):
       deltas: Of what was watched, of the same shapes.
       num_views: Rows that an example has, one after the other.
     """
-
-
-@contextlib.contextmanager
-def replaced(
-  layer: tf.keras.layers.Layer, attributes: dict[str, Any]
-) -> Iterator[None]:
-  """Puts attributes in the place of a layer's own, for a while.
-
-  By way of `vars`: assignment to a layer's attribute would track the value.
-  """
-  own = vars(layer)
-  before = {name: own[name] for name in attributes if name in own}
-  own.update(attributes)
-  try:
-    yield
-  finally:
-    for name in attributes:
-      del own[name]
-    own.update(before)
 
 
 def flat_places(tensor: tf.Tensor, num_views: int) -> tf.Tensor:

@@ -2,7 +2,8 @@
 
 For dense layers of rows an example's gradient, an outer product, is not worked
 out, nor are the rows of an embedding's gradient that it does not look up. All
-other kinds hold the gradients of all examples of a microbatch.
+other kinds hold the gradients of all examples of a microbatch. A kind is a
+class in `_KINDS`; a layer that is made of others is in `parts`.
 """
 
 import contextlib
@@ -147,11 +148,12 @@ class Normalization(ghost_kind.GhostLayer):
     )
   )
   holds_gradients = False  # As short as what is normalized, or shorter.
+  _TYPES = _layers.LayerNormalization, _layers.GroupNormalization
 
   @classmethod
   def takes(cls, layer):
     return (
-      type(layer) in (_layers.LayerNormalization, _layers.GroupNormalization)
+      ghost_kind.is_one_of(type(layer), cls._TYPES)
       and min(cls._axes(layer)) > 0
       # Of groups Keras broadcasts a mask [n, steps] to [n, steps, channels] by
       # its last axes: an example's to others.
@@ -178,7 +180,7 @@ class Normalization(ghost_kind.GhostLayer):
 
     def call(value, *, original=layer.call):
       gamma, beta = layer.gamma, layer.beta
-      with ghost_kind.replaced(layer, plain):
+      with functional.replaced(layer, plain):
         value = normalized = original(value)
       if layer.scale:
         value *= tf.reshape(gamma, shape)
@@ -242,6 +244,6 @@ def watched(
       seen = ghost_kind.Seen([], [])
       found.append(seen)
       stack.enter_context(
-        ghost_kind.replaced(one.layer, one.replacements(seen, tape.watch))
+        functional.replaced(one.layer, one.replacements(seen, tape.watch))
       )
     yield found

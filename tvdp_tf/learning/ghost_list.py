@@ -6,6 +6,7 @@ them moves the gradients of all. It is of Keras 2: under Keras 3 nothing is on
 it.
 """
 
+import importlib
 import types
 from typing import Any
 
@@ -20,6 +21,7 @@ from tvdp_tf.learning import (
   models,
 )
 
+is_one_of = ghost_kind.is_one_of
 _layers = tf.keras.layers
 _activations = tf.keras.activations
 
@@ -112,6 +114,11 @@ def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
   return all(one.dtype in taken for one in tf.nest.flatten(layer.input))
 
 
+def _without_a_public_name(module: str, name: str) -> Any:
+  """A class of Keras 2."""
+  return getattr(importlib.import_module(f'keras.src.{module}'), name)
+
+
 def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer, or a part of one, has known functions and types."""
   return (
@@ -119,8 +126,8 @@ def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
       layer.dtype_policy.name == 'float32'
       or (type(layer) is _layers.InputLayer and layer.dtype in _INTEGERS)
     )
-    and getattr(layer, 'activation', None) in _ACTIVATIONS
-    and getattr(layer, 'recurrent_activation', None) in _ACTIVATIONS
+    and is_one_of(getattr(layer, 'activation', None), _ACTIVATIONS)
+    and is_one_of(getattr(layer, 'recurrent_activation', None), _ACTIVATIONS)
     and _is_kerass_own(type(layer))
   )
 
@@ -157,7 +164,8 @@ _FUNCTIONS = frozenset(
 
 def _is_function(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is a function of tensors that are all of one rank."""
-  if type(layer).__name__ != 'TFOpLambda':
+  kind = _without_a_public_name('layers.core.tf_op_layer', 'TFOpLambda')
+  if type(layer) is not kind:
     return False
   (node,) = layer.inbound_nodes
   named = {k: one for k, one in node.call_kwargs.items() if k != 'name'}
@@ -213,7 +221,8 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     known = _is_function(layer) or (
       _is_called_plainly(layer)
       and (
-        kind in _WEIGHTLESS_LAYERS or ghost_layers.Normalization.takes(layer)
+        is_one_of(kind, _WEIGHTLESS_LAYERS)
+        or ghost_layers.Normalization.takes(layer)
       )
     )
   outputs = tf.nest.flatten(layer.output)
@@ -260,11 +269,12 @@ def weighted_layers(model: tf.keras.Model) -> list[ghost_kind.GhostLayer]:
 
 def _is_known_model(model: tf.keras.Model) -> bool:
   """Whether Keras 2 itself runs the model, layer by layer."""
+  if keras_version.IS_KERAS_3:
+    return False
   kind = type(model)
+  of_layers = _without_a_public_name('engine.functional', 'Functional')
   return (
-    not keras_version.IS_KERAS_3
-    and kind.__module__.startswith('keras.src.engine.')
-    and kind.__name__ in ('Functional', 'Sequential')
+    is_one_of(kind, (of_layers, tf.keras.Sequential))
     and model._is_graph_network  # A Sequential may not be built yet.
     and len(model.output_shape) == 2
     and _is_kerass_own(kind)
@@ -274,7 +284,7 @@ def _is_known_model(model: tf.keras.Model) -> bool:
 def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
   reductions = tf.keras.losses.Reduction
   return (
-    type(loss) in _LOSSES
+    is_one_of(type(loss), _LOSSES)
     and loss.reduction in (reductions.AUTO, reductions.SUM_OVER_BATCH_SIZE)
     and getattr(loss, '_fn_kwargs', {}).get('ignore_class') is None
     # Nothing of the class is replaced in the object.
@@ -361,13 +371,16 @@ def _is_listed(
   keras_model = model.keras_model
   if not _is_known_model(keras_model):
     return False
-  if not all(map(_is_known, keras_model.layers)):
+  layers = keras_model.layers
+  if not all(map(_is_known, layers)):
     return False
   weighted = weighted_layers(keras_model)
   covered = [w.ref() for one in weighted for w in one.layer.weights]
+  parts = [part for layer in layers for part in ghost_layers.parts(layer)]
+  kinds = filter(None, map(ghost_layers.kind_of, parts))
   return (
     covered == [w.ref() for w in keras_model.trainable_weights]
     and model.features_spec.dtype in _INPUT_TYPES
-    and model.ops <= OPS.union(*(one.ops for one in weighted))
+    and model.ops <= OPS.union(*(kind.ops for kind in kinds))
     and _is_known_loss(loss)
   )
