@@ -31,8 +31,8 @@ class _Frame:
     return self._values
 
 
-def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32'):
-  return own_data.dataset(x, y, test, classes, np.dtype(dtype))
+def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32', user_ids=None):
+  return own_data.dataset(x, y, test, classes, np.dtype(dtype), user_ids)
 
 
 class DataTest(parameterized.TestCase):
@@ -89,6 +89,35 @@ class DataTest(parameterized.TestCase):
     np.testing.assert_array_equal(data.test_features, _TEST[0])
     self.assertEqual([part.tolist() for part in clients], [[0], [1, 2, 3]])
     self.assertEqual(own_data.shape_of(users), (4,))
+
+  @parameterized.named_parameters(
+    ('a_set', _SET), ('batches', _SET.batch(4)), ('one_batch', _SET.batch(6))
+  )
+  def test_a_set_of_all_users(self, x):
+    data, clients = _dataset(x, None)
+    np.testing.assert_array_equal(data.train_features, _X)
+    np.testing.assert_array_equal(data.train_labels, _Y)
+    self.assertIsNone(clients)
+    self.assertEqual(own_data.shape_of(x), (4,))
+    _, clients = _dataset(x, None, user_ids=[7, 7, 7, 5, 5, 7])
+    self.assertEqual(
+      [part.tolist() for part in clients], [[3, 4], [0, 1, 2, 5]]
+    )
+
+  @parameterized.named_parameters(
+    ('integers', [7, -1, 7, 2**40, -1, 7]),
+    ('huge', [2**70, 3, 2**70, 2**80, 3, 2**70]),
+    ('strings', ['b', 'a', 'b', 'ccc', 'a', 'b']),
+    ('of_a_tensor', tf.constant(['b', 'a', 'b', 'ccc', 'a', 'b'])),
+    ('a_frame', _Frame(np.array(['b', 'a', 'b', 'c', 'a', 'b'], object))),
+    ('unmasked', np.ma.masked_equal([7, 6, 7, 8, 6, 7], 0)),
+  )
+  def test_ids_of_users(self, user_ids):
+    data, clients = _dataset(user_ids=user_ids)
+    np.testing.assert_array_equal(data.train_features, _X)
+    self.assertEqual(
+      [part.tolist() for part in clients], [[1, 4], [0, 2, 5], [3]]
+    )
 
   @parameterized.parameters(
     # Of one shape: an example with its one-hot label, and a batch.
@@ -158,12 +187,37 @@ class DataTest(parameterized.TestCase):
     ('test_label', {'test': (_X, -_Y)}, r'^y of test must hold .* in row 1$'),
     ('test_alone', {'test': _X}, r'^x of test must be a pair'),
     ('not_whole', {'dtype': 'int32'}, r'^x of test must hold whole numbers'),
-    ('no_labels', {'y': None}, r'^y must be the labels of x, or x a list'),
+    ('no_labels', {'y': None}, r'^y must be the labels of x, or x a tf'),
     ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
     (
       'user_label',
       {'x': [(_X, _Y), (_X, -_Y)], 'y': None},
       r'^y of user 1 must hold class numbers in \[0, 3\), .* in row 1$',
+    ),
+    ('few_ids', {'user_ids': [1, 2]}, r'^users must .* 6 examples, .* \(2,\)$'),
+    ('ids_of_rows', {'user_ids': _X}, r'^users must have .* shape \(6, 4\)$'),
+    ('ragged_ids', {'user_ids': [[1], [1, 2]]}, r'^users must be one array of'),
+    ('real_ids', {'user_ids': _Y / 2}, r'^users must be all .* in row 0$'),
+    ('flags', {'user_ids': _Y == 1}, r'^users must be all .* in row 0$'),
+    (
+      'ids_of_two_kinds',
+      {'user_ids': np.array([1, 1, 'a', 2, 1, 1], object)},
+      r'^users must be all integers or all strings, .* in row 2$',
+    ),
+    (
+      'no_id',
+      {'user_ids': _Frame(np.array(['a', 'b', 'a', None, 'a', 'b'], object))},
+      r'^users must be all .* in row 3$',
+    ),
+    (
+      'masked_id',
+      {'user_ids': np.ma.masked_equal([1, 1, 1, 1, 2, 1], 2)},
+      r'^users must be all .* in row 4$',
+    ),
+    (
+      'ids_with_a_list',
+      {'x': [(_X, _Y)], 'y': None, 'user_ids': [1]},
+      r'^users must be a number, or left out, where x is a list with an',
     ),
     (
       'endless',

@@ -141,6 +141,19 @@ class FitTest(FitTestCase):
     self.assertEqual(config['resolved']['examples_per_user'], [9, 91, 500])
     self.assertEqual(config['settings']['split'], 'own')
 
+  def test_a_column_of_ids(self):
+    ids = [f'user {i % 7}' if i else 'user 9' for i in range(600)]
+    found = self.fit(
+      model,
+      tf.data.Dataset.from_tensor_slices((X, Y)).batch(64),
+      users=ids,
+    )
+    self.assertTrue(found.statement.holds)
+    config = run_folder.read_config(self.folder)
+    sizes = [ids.count(user) for user in sorted(set(ids))]
+    self.assertEqual(config['resolved']['examples_per_user'], sizes)
+    self.assertEqual(config['settings']['users'], 8)
+
   def test_one_output_and_a_function_that_builds(self):
     def build():
       inputs = tf.keras.Input([4])

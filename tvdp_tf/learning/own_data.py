@@ -42,22 +42,26 @@ def dataset(
   test: Any,
   num_classes: int,
   dtype: np.dtype,
+  user_ids: Any = None,
 ) -> tuple[datasets.Dataset, list[np.ndarray] | None]:
   """The data set of the caller's data.
 
   Args:
-    x: Examples [n, ...], an array, a data frame or the like, to be dealt out to
-      users; or a list, with an entry for each user: a pair of such examples and
-      labels, or a `tf.data.Dataset` of (example, label), in batches or not.
-    y: Labels [n] of examples that are to be dealt out, in [0, num_classes), or
-      one-hot [n, num_classes]; None with a list of users.
+    x: Examples [n, ...] of all users, an array, a data frame or the like, or
+      with their labels in a `tf.data.Dataset` of (example, label), in batches
+      or not; or a list, with an entry for each user: a pair of such examples
+      and labels, or such a data set.
+    y: Labels [n] of the examples of all users, in [0, num_classes), or one-hot
+      [n, num_classes]; None with a data set or a list of users.
     test: A pair or a data set as above, public.
     num_classes: How many classes there are.
     dtype: Of examples.
+    user_ids: [n], whose each of the examples of all users is: integers or
+      strings. None if they are to be dealt out, or with a list of users.
 
   Returns:
-    The data set; and for each user of a list the indices of its examples, None
-    if they are to be dealt out.
+    The data set; and for each user the indices of its examples, in the order of
+    the list or of the sorted ids; None if they are to be dealt out.
 
   Raises:
     ValueError: If it is something else, or the test is of x; the text shows no
@@ -69,15 +73,23 @@ def dataset(
       ' accuracy are shown of them, without noise'
     )
   test_features, test_labels = _part('of test', test, num_classes, dtype)
-  if y is not None:
-    parts = [_part('', (x, y), num_classes, dtype)]
-    clients = None
+  is_of_all = y is not None or isinstance(x, tf.data.Dataset)
+  clients: list[np.ndarray] | None = None
+  if is_of_all:
+    parts = [_part('', x if y is None else (x, y), num_classes, dtype)]
+    if user_ids is not None:
+      clients = _by_user(user_ids, len(parts[0][1]))
   else:
     if not isinstance(x, (list, tuple)) or not len(x):
       raise ValueError(
-        'y must be the labels of x, or x a list with the examples and labels,'
-        ' or the tf.data.Dataset, of each user, got None and '
-        f'{type(x).__name__}'
+        'y must be the labels of x, or x a tf.data.Dataset, or a list with the'
+        ' examples and labels, or the tf.data.Dataset, of each user, got None'
+        f' and {type(x).__name__}'
+      )
+    if user_ids is not None:
+      raise ValueError(
+        'users must be a number, or left out, where x is a list with an entry'
+        ' for each user, got ids'
       )
     parts = [
       _part(f'of user {user}', part, num_classes, dtype)
@@ -91,7 +103,7 @@ def dataset(
         'x must have examples of one shape, for all users and the test, got '
         f'{parts[0][0].shape[1:]} and {features.shape[1:]}'
       )
-  private = [x] if y is not None else [_examples_of(part) for part in x]
+  private = [x] if is_of_all else [_examples_of(part) for part in x]
   if any(
     _is_same(given, _examples_of(test)) or _is_same(features, test_features)
     for given, (features, _) in zip(private, parts, strict=True)
@@ -149,6 +161,36 @@ def _part(
       f'{len(features)} examples and {len(labels)} labels'
     )
   return features, labels
+
+
+def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
+  """The indices of each user's examples, in the order of the sorted ids."""
+  if hasattr(user_ids, 'to_numpy'):  # A column of a frame.
+    user_ids = user_ids.to_numpy()
+  try:
+    ids = np.ma.asarray(user_ids)
+  except (TypeError, ValueError):
+    raise ValueError('users must be one array of ids') from None
+  if ids.shape != (count,):
+    raise ValueError(
+      f'users must have an id for each of the {count} examples, got an array of'
+      f' the shape {ids.shape}'
+    )
+  kinds: Any = (numbers.Integral, str, bytes)
+  if ids.dtype == object:
+    kinds = next((kind for kind in kinds if isinstance(ids[0], kind)), kinds)
+    wrong = np.array([not isinstance(one, kinds) for one in ids])
+  else:
+    wrong = np.full(count, ids.dtype.kind not in 'iuUS')
+  wrong |= np.ma.getmaskarray(ids)
+  if wrong.any():
+    raise ValueError(
+      'users must be all integers or all strings, the id of the user whose an'
+      f' example is, got another in row {np.argmax(wrong)}'
+    )
+  _, users = np.unique(np.asarray(ids), return_inverse=True)
+  order = np.argsort(users, kind='stable')
+  return np.split(order, np.cumsum(np.bincount(users))[:-1])
 
 
 def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:

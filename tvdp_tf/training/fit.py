@@ -113,7 +113,7 @@ def fit(
   y: Any = None,
   *,
   test: Any,
-  users: int | None = None,
+  users: int | Any = None,
   loss: str | tf.keras.losses.Loss | None = None,
   output_dir: pathlib.Path | str | None = None,
   resume: bool = False,
@@ -135,14 +135,17 @@ def fit(
       of two classes or its sigmoid. The model is not changed. Training starts
       from its weights, which are assumed to be public.
     x: Examples [n, ...], as an array, a pandas frame or anything that NumPy
-      accepts; they are distributed to the users at random. Or a list with an
-      entry for each user: a pair of examples and labels, or a
-      `tf.data.Dataset` of (example, label), batched or not.
-    y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
+      accepts, or a `tf.data.Dataset` of (example, label), batched or not. Or a
+      list with an entry for each user: a pair of examples and labels, or such a
+      data set.
+    y: Labels [n], class numbers or one-hot; None if `x` has them.
     test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
       loss and accuracy are reported without noise, so examples of `x` are
       refused.
-    users: The number of users; if `x` is a list, its length.
+    users: The number of users, to whom the examples are distributed at random;
+      or a column [n] that says whose each example is, integers or strings (the
+      run numbers the users in the order of their sorted ids). If `x` is a list,
+      its length.
     loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
       scores), averaged over n; the default depends on the model's outputs.
     output_dir: The folder to create, or the folder of the run to resume; by
@@ -180,8 +183,10 @@ def fit(
       raise ValueError(
         'fit must be called outside of the scope of a tf.distribute.Strategy'
       )
-    own = _own(model, x, y, test, loss, 'features' in settings)
-    run_settings = _settings(own, users, settings)
+    is_column = hasattr(users, '__len__') and not isinstance(users, str)
+    count, user_ids = (None, users) if is_column else (users, None)
+    own = _own(model, x, y, test, loss, 'features' in settings, user_ids)
+    run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
   output_dir = pathlib.Path(
@@ -210,7 +215,7 @@ class _Own:
   data: federation.Own
 
 
-def _own(model, x, y, test, loss, has_features: bool) -> _Own:
+def _own(model, x, y, test, loss, has_features: bool, user_ids=None) -> _Own:
   """Model and data, checked.
 
   Raises:
@@ -220,7 +225,9 @@ def _own(model, x, y, test, loss, has_features: bool) -> _Own:
   found = own_model.OwnModel(model, shape, loss)
   # Features are made of floats.
   dtype = np.dtype(np.float32) if has_features else found.input_dtype
-  data, clients = own_data.dataset(x, y, test, found.num_classes, dtype)
+  data, clients = own_data.dataset(
+    x, y, test, found.num_classes, dtype, user_ids
+  )
   if not has_features and shape != found.input_shape:
     raise ValueError(
       f'x must have examples of the shape {found.input_shape}, as the input of'
