@@ -46,7 +46,8 @@ def main():
       signal.raise_signal(number)
     gc.callbacks.append(collected)
     gc.collect()
-    time.sleep(60)
+    for _ in range(600):  # A signal may come just before one of them.
+      time.sleep(0.1)
   if WHAT.value == 'interrupt':
     raise KeyboardInterrupt
   print(sorted(shared_flags.values(FLAGS).items()))

@@ -1,5 +1,6 @@
 """What tests of ghost clipping share: its list, its sums beside a loop's."""
 
+import functools
 from unittest import mock
 
 import numpy as np
@@ -19,9 +20,10 @@ def supported_whatever_its_ops(model):
 
 
 class Sums:
-  """The clipped sums of a model: flat arrays, float64."""
+  """The clipped sums of a Keras model: flat arrays, float64."""
 
   def __init__(self, model):
+    self.model = model
     self._model = functional.FunctionalModel(model)
     self._ghost = ghost_clipping.ghost_clipped_sum(self._model, CROSS_ENTROPY)
     self._looped = tf.function(
@@ -51,6 +53,13 @@ class Sums:
     return np.concatenate([np.ravel(part).astype(np.float64) for part in sums])
 
 
+# Traced for all tests of a class that want it: a second or more.
+@functools.cache
+def sums_of(build, *arguments):
+  """The sums of the model that `build` makes of the arguments."""
+  return Sums(build(*arguments))
+
+
 def drawn_weights(model, rng):
   return [
     rng.standard_normal(w.shape).astype(np.float32) for w in model.get_weights()
@@ -68,25 +77,29 @@ VOCABULARY = 7
 class ModelTestCase(parameterized.TestCase):
   """What holds for the sums of every model."""
 
-  def arguments(self, model, clip, count=30):
+  @classmethod
+  def tearDownClass(cls):
+    super().tearDownClass()
+    sums_of.cache_clear()
+
+  def arguments(self, model, clip):
     """Features, labels, weights and the clip; labels are below 3."""
     rng = np.random.default_rng(0)
-    shape = [count, *model.input_shape[1:]]
+    shape = [30, *model.input_shape[1:]]
     is_of_words = model.inputs[0].dtype.is_integer
     return (
       rng.integers(VOCABULARY, size=shape)
       if is_of_words
       else rng.standard_normal(shape),
-      rng.integers(3, size=count),
+      rng.integers(3, size=30),
       drawn_weights(model, rng),
       clip,
     )
 
-  def check_sum(self, model):
+  def check_sum(self, sums):
     """It is that over the single examples, whether it clips or not."""
-    sums = Sums(model)
     for clip in (1e6, 0.05):
-      arguments = (*self.arguments(model, clip), np.arange(30) % 5 > 0)
+      arguments = (*self.arguments(sums.model, clip), np.arange(30) % 5 > 0)
       ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
       self.assertGreater(np.linalg.norm(looped), 2 * min(clip, 0.1))
       scale = np.abs(looped).max()
@@ -97,12 +110,11 @@ class ModelTestCase(parameterized.TestCase):
     supported = list(map(supported_whatever_its_ops, (bad, good)))
     self.assertEqual(supported, [False, True])
 
-  def check_single(self, model):
+  def check_single(self, sums):
     """The gradient of one example is as long as the clip, and no longer."""
-    sums = Sums(model)
-    features, labels, weights, _ = self.arguments(model, 1.0, 8)
+    features, labels, weights, _ = self.arguments(sums.model, 1.0)
     for i in range(8):
-      present = np.arange(8) == i
+      present = np.arange(30) == i
       of_example = sums.looped(features, labels, weights, 1e6, present)
       length = float(np.linalg.norm(of_example))
       for clip in (1e-6, 1e-3, 0.1):
@@ -110,10 +122,9 @@ class ModelTestCase(parameterized.TestCase):
         found = np.linalg.norm(ghost)
         self.assertBetween(found, 0.9995 * min(clip, 0.999 * length), clip)
 
-  def check_apart(self, model, values=(1e30, np.inf, np.nan)):
+  def check_apart(self, sums, values=(1e30, np.inf, np.nan)):
     """An example is nothing to the others, to the bit, whatever it is."""
-    features, labels, weights, clip = self.arguments(model, 0.05)
-    sums = Sums(model)
+    features, labels, weights, clip = self.arguments(sums.model, 0.05)
     present = np.arange(30) != 7
     expected = sums.ghost(features, labels, weights, clip, present)
     for value in values:

@@ -124,7 +124,7 @@ def of_rank(rank):
 class GhostConvolutionTest(ghost_cases.ModelTestCase):
   @parameterized.parameters(*MODELS)
   def test_is_the_sum_over_the_examples(self, name):
-    self.check_sum(MODELS[name]())
+    self.check_sum(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
     *('few', 'filters', 'channels', 'sequence_padded', 'dilated_padded'),
@@ -154,14 +154,14 @@ class GhostConvolutionTest(ghost_cases.ModelTestCase):
     'separable',
   )
   def test_a_single_gradient_is_within_the_clip(self, name):
-    self.check_single(MODELS[name]())
+    self.check_single(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
     *('filters', 'channels', 'sequence_padded', 'causal', 'depthwise'),
     'separable_sequence',
   )
   def test_an_example_is_nothing_to_the_others(self, name):
-    self.check_apart(MODELS[name]())
+    self.check_apart(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.named_parameters(
     ('groups', of_groups, 2, 1),

@@ -95,19 +95,18 @@ def of_class(kind):
 class GhostEmbeddingTest(ghost_cases.ModelTestCase):
   @parameterized.product(name=tuple(MODELS), clip=(1e6, 0.05))
   def test_is_the_sum_over_the_examples(self, name, clip):
-    model, rng = MODELS[name](), np.random.default_rng(0)
-    shape = [40, *model.input_shape[1:]]
+    sums, rng = ghost_cases.sums_of(MODELS[name]), np.random.default_rng(0)
+    shape = [40, *sums.model.input_shape[1:]]
     features = rng.integers(-ROWS, 2 * ROWS, shape)  # Beyond the table, too.
     features[:10] = rng.integers(2, size=[10, *shape[1:]])
     features[10] = 3  # One row alone.
     arguments = (
       features,
       rng.integers(3, size=40),
-      ghost_cases.drawn_weights(model, rng),
+      ghost_cases.drawn_weights(sums.model, rng),
       clip,
       rng.random(40) < 0.8,
     )
-    sums = ghost_cases.Sums(model)
     ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
     self.assertGreater(np.linalg.norm(looped), 5 * min(clip, 0.1))
     np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
@@ -122,15 +121,15 @@ class GhostEmbeddingTest(ghost_cases.ModelTestCase):
     self.check_only_without(build(bad), build(good))
 
   def test_any_float_is_an_index(self):
-    model, rng = MODELS['float32'](), np.random.default_rng(5)
+    sums = ghost_cases.sums_of(MODELS['float32'])
+    rng = np.random.default_rng(5)
     values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.9, -0.5, 7.0, 4e9, -4e9]
     arguments = (
       rng.choice(values, [40, PLACES]),
       rng.integers(3, size=40),
-      ghost_cases.drawn_weights(model, rng),
+      ghost_cases.drawn_weights(sums.model, rng),
       0.05,
     )
-    sums = ghost_cases.Sums(model)
     ghost, looped = sums.ghost(*arguments), sums.looped(*arguments)
     self.assertGreater(np.linalg.norm(looped), 0.25)
     np.testing.assert_allclose(ghost, looped, rtol=1e-4, atol=1e-5)
@@ -138,14 +137,12 @@ class GhostEmbeddingTest(ghost_cases.ModelTestCase):
   @parameterized.parameters('average', 'places')
   def test_a_row_that_is_looked_up_again_is_one_row(self, name):
     """The deltas of its places add up: the norm of each tells too little."""
-    model, rng = MODELS[name](), np.random.default_rng(1)
-    weights = [100 * w for w in ghost_cases.drawn_weights(model, rng)]
+    sums, rng = ghost_cases.sums_of(MODELS[name]), np.random.default_rng(1)
+    weights = [100 * w for w in ghost_cases.drawn_weights(sums.model, rng)]
     if name == 'places':  # The same delta at all of them.
       weights[1] = np.tile(weights[1][:4], [PLACES, 1])
     weights[0][:] = 1e-3 * weights[0]  # The norm is that of the embedding's.
-    ghost = ghost_cases.Sums(model).ghost(
-      np.full([1, PLACES], 3), [1], weights, 1.0
-    )
+    ghost = sums.ghost(np.full([1, PLACES], 3), [1], weights, 1.0)
     self.assertBetween(np.linalg.norm(ghost), 0.999, 1)
 
   def test_what_cancels_leaves_no_rounding(self):
@@ -161,11 +158,11 @@ class GhostEmbeddingTest(ghost_cases.ModelTestCase):
       self.assertBetween(np.linalg.norm(ghost), 0.9e-3, 1e-3)
 
   def test_what_is_not_finite_counts_as_zero(self):
-    model, rng = averaged(), np.random.default_rng(3)
-    table, *others = ghost_cases.drawn_weights(model, rng)
+    sums, rng = ghost_cases.sums_of(averaged), np.random.default_rng(3)
+    table, *others = ghost_cases.drawn_weights(sums.model, rng)
     table[3] = np.inf
     features, labels = rng.integers(4, 9, [8, PLACES]), rng.integers(3, size=8)
-    weights, sums = [table, *others], ghost_cases.Sums(model)
+    weights = [table, *others]
     expected = sums.ghost(features, labels, weights, 0.1, np.arange(8) != 5)
     features[5, 2] = 3
     ghost = sums.ghost(features, labels, weights, 0.1)
@@ -173,9 +170,9 @@ class GhostEmbeddingTest(ghost_cases.ModelTestCase):
 
   def test_an_example_is_the_same_beside_any_others(self):
     """To the bit: what others look up moves nothing of it."""
-    model, rng = averaged(), np.random.default_rng(4)
-    weights = ghost_cases.drawn_weights(model, rng)
-    sums, of_first = ghost_cases.Sums(model), []
+    sums, rng = ghost_cases.sums_of(averaged), np.random.default_rng(4)
+    weights = ghost_cases.drawn_weights(sums.model, rng)
+    of_first = []
     for _ in range(20):
       features = rng.integers(6, size=[8, PLACES])
       features[2] = [1, 2, 1, 5, 2, 1, 1]

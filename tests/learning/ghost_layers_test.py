@@ -194,25 +194,25 @@ def doubled(inputs):
 class GhostLayersTest(ghost_cases.ModelTestCase):
   @parameterized.parameters(*MODELS)
   def test_is_the_sum_over_the_examples(self, name):
-    self.check_sum(MODELS[name]())
+    self.check_sum(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
     *('sequence', 'of_groups', 'attention', 'residual'),
   )
   def test_a_single_gradient_is_within_the_clip(self, name):
-    self.check_single(MODELS[name]())
+    self.check_single(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
     *('sequence', 'einsum', 'of_several_axes', 'of_groups', 'residual'),
     'causal_attention',
   )
   def test_an_example_is_nothing_to_the_others(self, name):
-    self.check_apart(MODELS[name]())
+    self.check_apart(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters('words', 'attention_of_words')
   def test_nor_are_its_words(self, name):
     values = -1, 0, ghost_cases.VOCABULARY, 2**31 - 1
-    self.check_apart(MODELS[name](), values)
+    self.check_apart(ghost_cases.sums_of(MODELS[name]), values)
 
   @parameterized.parameters('image', 'of_several_axes', 'of_groups')
   def test_of_an_image_and_its_mirror_image(self, name):
@@ -255,9 +255,8 @@ class GhostLayersTest(ghost_cases.ModelTestCase):
     self.assertEqual(clipped_sum.microbatches, 16)
 
   def test_a_gradient_where_a_scale_is_zero(self):
-    model = MODELS['layer_normalization']()
-    sums = ghost_cases.Sums(model)
-    features, labels, weights, clip = self.arguments(model, 0.05)
+    sums = ghost_cases.sums_of(MODELS['layer_normalization'])
+    features, labels, weights, clip = self.arguments(sums.model, 0.05)
     weights[0] = np.zeros_like(weights[0])
     ghost, looped = (
       one(features, labels, weights, clip) for one in (sums.ghost, sums.looped)

@@ -68,46 +68,50 @@ def unlisted(values):
   return values
 
 
+def sums_of(name, kind):
+  return ghost_cases.sums_of(MODELS[name], KINDS[kind])
+
+
 QUICK = 'numbers', 'both_ways_summed'
 
 
 @unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')
 class GhostRecurrentTest(ghost_cases.ModelTestCase):
-  def arguments(self, model, clip, count=30):
-    features, *others = super().arguments(model, clip, count)
+  def arguments(self, model, clip):
+    features, *others = super().arguments(model, clip)
     if not model.inputs[0].dtype.is_integer:
       features[::3, -2:] = 0  # What a layer may mask.
     return features, *others
 
   @parameterized.product(name=QUICK, kind=tuple(KINDS))
   def test_is_the_sum_over_the_examples(self, name, kind):
-    self.check_sum(MODELS[name](KINDS[kind]))
+    self.check_sum(sums_of(name, kind))
 
   @parameterized.product(name=sorted({*MODELS} - {*QUICK}), kind=tuple(KINDS))
   def test_is_the_sum_in_other_forms(self, name, kind):
-    self.check_sum(MODELS[name](KINDS[kind]))
+    self.check_sum(sums_of(name, kind))
 
   @parameterized.parameters(LAYERS.LSTM, LAYERS.GRU)
   def test_with_the_gates_of_keras(self, kind):
-    self.check_sum(of_words(kind(4)))
+    self.check_sum(ghost_cases.Sums(of_words(kind(4))))
 
   @parameterized.parameters(*KINDS)
   def test_a_single_gradient_is_within_the_clip(self, kind):
-    self.check_single(MODELS['numbers'](KINDS[kind]))
+    self.check_single(sums_of('numbers', kind))
 
   @parameterized.parameters(*KINDS)
   def test_an_example_is_nothing_to_the_others(self, kind):
-    self.check_apart(MODELS['numbers'](KINDS[kind]))
+    self.check_apart(sums_of('numbers', kind))
 
   @parameterized.parameters('lstm', 'gru')
   def test_nor_are_its_words(self, kind):
     values = -1, 0, ghost_cases.VOCABULARY, 2**31 - 1
-    self.check_apart(MODELS['both_ways'](KINDS[kind]), values)
+    self.check_apart(sums_of('both_ways', kind), values)
 
   @parameterized.parameters(*KINDS)
   def test_no_gradient_is_added_up_in_the_loop(self, kind):
     """It would be that of all examples, and wasted."""
-    sums = ghost_cases.Sums(MODELS['backwards'](KINDS[kind]))
+    sums = sums_of('backwards', kind)
     assert isinstance(sums._ghost, ghost_clipping.GhostClippedSum)
     graph_def = sums._ghost._sum.graph.as_graph_def()
     functions = graph_def.library.function
