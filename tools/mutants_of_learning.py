@@ -401,10 +401,13 @@ CASES: list[Case] = [
       'copy == copy',
     ),
     ('if np.ma.is_masked(value):', 'if False:'),
+    ('wrong |= np.ma.getmaskarray(ids)', 'pass'),
+    ("ids.dtype.kind not in 'iuUS'", 'False'),
+    ('not isinstance(one, kinds) for one in ids', 'False for one in ids'),
   ),
   (
     'tvdp_tf/learning/own_model.py',
-    (f'{LEARNING}own_data_test.py',),
+    (f'{LEARNING}own_model_test.py',),
     ('if weight.dtype != np.float32:', 'if False:'),
   ),
   (

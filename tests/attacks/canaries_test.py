@@ -4,12 +4,12 @@ from absl.testing import absltest, parameterized
 
 from tvdp_tf import federated
 from tvdp_tf.attacks import canaries, clipped_mean, one_run
-from tvdp_tf.learning import clipping, datasets, models
+from tvdp_tf.learning import clipping, datasets, model_files
 
 
 def _model(name='mlp', dataset='digits'):
   data = datasets.load(dataset)
-  spec = models.find(name)
+  spec = model_files.find(name)
   keras_model = spec.build(data.train_features.shape[1:], data.num_classes, 0)
   return federated.functional_model(spec, keras_model), data
 

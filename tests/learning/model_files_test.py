@@ -7,11 +7,12 @@ import sys
 import unittest
 from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.binaries import program_runner
-from tvdp_tf.learning import functional, models
+from tvdp_tf.learning import functional, model_files, models
 
 layers = tf.keras.layers
 
@@ -65,6 +66,111 @@ def _called(model):
   return model
 
 
+def _saved(test, *parts):
+  model = tf.keras.Sequential([layers.InputLayer((8, 8, 1)), *parts])
+  path = f'{test.create_tempdir().full_path}/model.keras'
+  model.save(path)
+  return model, f'keras:{path}'
+
+
+class FindTest(parameterized.TestCase):
+  def test_starts_from_the_weights_of_the_file(self):
+    model, name = _saved(self, layers.Flatten(), layers.Dense(10))
+    spec = model_files.find(name)
+    built = spec.build((8, 8, 1), 10, 0)
+    for one, other in zip(model.weights, built.weights, strict=True):
+      self.assertAllEqual(one, other)
+    self.assertIsInstance(
+      spec.loss, tf.keras.losses.SparseCategoricalCrossentropy
+    )
+
+  def assertAllEqual(self, one, other):
+    self.assertEqual(one.numpy().tolist(), other.numpy().tolist())
+
+  def test_a_single_score_has_the_loss_of_the_svm(self):
+    _, name = _saved(self, layers.Flatten(), layers.Dense(1))
+    spec = model_files.find(name)
+    self.assertIs(type(spec.loss), type(models.MODELS['svm'].loss))
+    spec.build((8, 8, 1), 2, 0)
+
+  @parameterized.parameters(
+    (10, 'softmax', models.CrossEntropyLoss),
+    (1, 'sigmoid', models.LogisticLoss),
+  )
+  def test_the_last_step_is_left_to_the_loss(self, outputs, step, loss):
+    model, name = _saved(self, layers.Flatten(), layers.Dense(outputs, step))
+    spec = model_files.find(name)
+    self.assertIs(type(spec.loss), loss)
+    built = spec.build((8, 8, 1), max(outputs, 2), 0)
+    images = tf.random.stateless_normal((3, 8, 8, 1), (1, 2))
+    scores = built(images)
+    self.assertGreater(np.abs(scores).max(), 1)
+    np.testing.assert_allclose(
+      getattr(tf.nn, step)(scores), model(images), rtol=1e-5
+    )
+
+  def test_a_model_for_images_of_any_size(self):
+    model = tf.keras.Sequential(
+      [
+        layers.InputLayer((None, None, 1)),
+        layers.Conv2D(4, 3),
+        layers.GlobalMaxPool2D(),
+        layers.Dense(10),
+      ]
+    )
+    path = f'{self.create_tempdir().full_path}/model.keras'
+    model.save(path)
+    spec = model_files.find(f'keras:{path}')
+    for size in (8, 5):
+      built = spec.build((size, size, 1), 10, 0)
+      self.assertEqual(built.input_shape, (None, size, size, 1))
+      images = tf.random.stateless_normal((3, size, size, 1), (1, 2))
+      np.testing.assert_allclose(built(images), model(images), rtol=1e-5)
+
+  @parameterized.parameters(
+    ((8, 8, 3), 10, r'must map \(None, 8, 8, 3\)'),
+    ((8, 8, 1), 3, r'to \(None, 3\), got a file .* to \(None, 10\)$'),
+    ((8, 8, 1), 2, r'to \(None, 2\), got a file .* to \(None, 10\)$'),
+  )
+  def test_a_file_that_does_not_fit(self, input_shape, classes, message):
+    _, name = _saved(self, layers.Flatten(), layers.Dense(10))
+    with self.assertRaisesRegex(ValueError, message):
+      model_files.find(name).build(input_shape, classes, 0)
+
+  def test_a_score_tells_two_classes(self):
+    _, name = _saved(self, layers.Flatten(), layers.Dense(1))
+    with self.assertRaisesRegex(
+      ValueError, r'to \(None, 10\), got a file .* to \(None, 1\)$'
+    ):
+      model_files.find(name).build((8, 8, 1), 10, 0)
+
+  def test_probabilities_in_the_midst(self):
+    _, name = _saved(self, layers.Flatten(), layers.Dense(10), layers.Softmax())
+    with self.assertRaisesRegex(ValueError, '^model must end in scores, or in'):
+      model_files.find(name).build((8, 8, 1), 10, 0)
+
+  def test_code_in_a_file_is_not_run(self):
+    _, name = _saved(
+      self, layers.Flatten(), layers.Lambda(lambda x: x), layers.Dense(10)
+    )
+    with self.assertRaisesRegex(ValueError, 'a file that Keras saved'):
+      model_files.find(name)
+
+  @parameterized.parameters(
+    'perceptron', '', None, 'keras:', 'keras:/no/such.keras', 'keras:/etc/hosts'
+  )
+  def test_no_model(self, name):
+    with self.assertRaisesRegex(
+      ValueError, 'must be one of mlp, svm, cnn, linear or'
+    ):
+      model_files.find(name)
+
+  def test_garbage(self):
+    path = self.create_tempfile('garbage.keras', 'PK garbage').full_path
+    with self.assertRaisesRegex(ValueError, 'a file that Keras saved'):
+      model_files.find(f'keras:{path}')
+
+
 class ModelFilesTest(parameterized.TestCase):
   def saved(self, model):
     path = f'{self.create_tempdir().full_path}/model.keras'
@@ -79,7 +185,7 @@ class ModelFilesTest(parameterized.TestCase):
   )
   def test_the_cure_is_named(self, build, message):
     with self.assertRaisesRegex(ValueError, message):
-      models.find(self.saved(build()))
+      model_files.find(self.saved(build()))
 
   @parameterized.named_parameters(
     ('called', lambda: _called(_unbuilt())),
@@ -87,7 +193,7 @@ class ModelFilesTest(parameterized.TestCase):
   )
   def test_a_model_that_was_called_is_the_same_function(self, build):
     model = build()
-    loaded = models.find(self.saved(model)).build((8, 8, 1), 10, 0)
+    loaded = model_files.find(self.saved(model)).build((8, 8, 1), 10, 0)
     function = functional.FunctionalModel(loaded)
     images = tf.random.stateless_uniform((3, 8, 8, 1), (1, 2))
     self.assertLen(function.initial_weights, 2)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import privacy
-from tvdp_tf.learning import models
+from tvdp_tf.learning import model_files, models
 from tvdp_tf.training import export
 
 _PYTHON = os.environ.get('PLAIN_PYTHON', sys.executable)
@@ -144,7 +144,7 @@ class ExportTest(parameterized.TestCase):
       )
       own.save(folder / 'own.keras')
       name = f'keras:{folder / "own.keras"}'
-    spec = models.find(name)
+    spec = model_files.find(name)
     weights = spec.build(input_shape, num_classes, 1).get_weights()
     exports = []
     for day in (10_000, 20_000):

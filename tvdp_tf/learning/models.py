@@ -1,26 +1,12 @@
-"""The paper's models as Keras models, with their losses.
-
-Your own model is a file saved by Keras, `keras:PATH.keras`. Like any program,
-load it only from somebody you trust. It must have one input and one output, no
-non-trainable weights, and return scores before any softmax. If it uses your own
-classes, name their module with `--import`:
-
-  my_model.save('mine.keras')
-  settings = TrainingSettings(model='keras:mine.keras')
-"""
+"""The paper's models as Keras models, with their losses."""
 
 import dataclasses
-import functools
-import json
-import pathlib
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # No public name.
 
-from tvdp_tf.learning import functional, model_sizes
+from tvdp_tf.learning import model_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,136 +216,3 @@ MODELS = {
     ModelSpec(name='linear', build=build_linear, loss=_cross_entropy()),
   )
 }
-_FILE = 'keras:'
-
-
-def find(name: str) -> ModelSpec:
-  """The spec of a name: a key of `MODELS`, or keras:PATH.
-
-  The loss of a file's model is the cross-entropy of its classes, or the hinge
-  loss of a single score.
-
-  Raises:
-    ValueError: If there is none, or the file does not hold a model.
-  """
-  if name in MODELS:
-    return MODELS[name]
-  path = pathlib.Path(str(name).removeprefix(_FILE))
-  # Other formats hold code that Keras runs.
-  if path.suffix != '.keras' or not path.is_file():
-    raise ValueError(
-      f'model must be one of {", ".join(MODELS)} or {_FILE}PATH of an existing '
-      f'.keras file, got {name!r}'
-    )
-  outputs = load_file(path).output_shape[-1]
-  loss = HingeLoss() if outputs == 1 else _cross_entropy()
-  return ModelSpec(name, functools.partial(_from_file, path), loss)
-
-
-def _from_file(
-  path: pathlib.Path, input_shape: Sequence[int], num_classes: int, seed: int
-) -> tf.keras.Model:
-  del seed  # The weights are those of the file.
-  model = load_file(path)
-  outputs = (
-    1 if num_classes == 2 and model.output_shape[-1] == 1 else num_classes
-  )
-  expected = ((None, *input_shape), (None, outputs))
-  if (model.input_shape, model.output_shape) != expected:
-    raise ValueError(
-      f'model must map {expected[0]} to {expected[1]}, got a file that maps '
-      f'{model.input_shape} to {model.output_shape}'
-    )
-  last = getattr(model.layers[-1], 'activation', None)
-  if last not in (None, tf.keras.activations.linear):
-    raise ValueError(
-      'model must end in scores, without an activation, got '
-      f'{getattr(last, "__name__", last)}'
-    )
-  return model
-
-
-_OF_KERAS = ('keras', 'tensorflow')
-
-
-def load_file(path: pathlib.Path) -> tf.keras.Model:
-  """A model of one input and one output, whose shapes are known.
-
-  Args:
-    path: A `.keras` file.
-
-  Raises:
-    ValueError: If there is no such model in it, with what to do about it.
-  """
-  try:
-    with functional.unfused():
-      model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
-  # Keras fails with anything from OSError to KeyError.
-  except Exception as error:
-    own = dict(_own_classes(path))
-    if own:
-      raise ValueError(_cure(path, own)) from error
-    raise ValueError(
-      f'model must be a file that Keras saved, got {str(path)!r}: '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-    ) from error
-  if not model.built or not model.weights:
-    raise ValueError(
-      'model must have been called or built before it was saved, for it to '
-      f'have weights: model.build((None, 8, 8, 1)), say; got {str(path)!r}'
-    )
-  _check_one('input', _input_shape(model))
-  try:
-    symbolic = model.input_shape[0] is None and bool(model.output_shape)
-  except AttributeError:  # Of a class of one's own: Keras has no graph of it.
-    symbolic = False
-  if not symbolic:
-    inputs = tf.keras.Input(tuple(_input_shape(model))[1:])
-    model = tf.keras.Model(inputs, model(inputs))
-  _check_one('output', model.output_shape)
-  return model
-
-
-def _input_shape(model: tf.keras.Model) -> Any:
-  """What a model was built for; Keras 3 does not say it of a graph."""
-  shape = model.get_build_config().get('input_shape')
-  return model.input_shape if shape is None else shape
-
-
-def _check_one(what: str, shapes: Any) -> None:
-  """Checks that a shape is of one array [n, ...], not several of them."""
-  parts = [*shapes.values()] if isinstance(shapes, dict) else shapes
-  if any(isinstance(part, list | tuple | dict) for part in parts):
-    raise ValueError(
-      f'model must have one {what}, got {len(parts)}: one array holds all that '
-      'belongs to an example, and the model takes it apart'
-    )
-
-
-def _own_classes(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Classes in the file that Keras does not bring, with their modules."""
-  try:
-    with zipfile.ZipFile(path) as file:
-      found = [json.loads(file.read('config.json'))]
-  except (OSError, ValueError, KeyError, RecursionError, zipfile.BadZipFile):
-    return
-  while found:
-    value = found.pop()
-    if isinstance(value, dict):
-      module, name = value.get('module'), value.get('class_name')
-      own = isinstance(module, str) and module.split('.')[0] not in _OF_KERAS
-      if own and isinstance(name, str):
-        yield name, str(module)
-      found += value.values()
-    elif isinstance(value, list):
-      found += value
-
-
-def _cure(path: pathlib.Path, own: dict[str, str]) -> str:
-  modules = sorted({*own.values()} - {'__main__'})
-  return (
-    f'model must be of classes that Keras finds, got {", ".join(own)[:100]} in '
-    f'{str(path)!r}: decorate them with '
-    '@tf.keras.saving.register_keras_serializable(), save the model again, and '
-    f'name their module: --import={",".join(modules)[:100] or "MODULE"}'
-  )

@@ -102,7 +102,7 @@ class OwnModel:
     if not original.trainable_weights:
       raise ValueError('model must have weights to train, got none')
     _check_scores(self._scores(self._initial))
-    found = _loss(loss, outputs)
+    found = loss_of(loss, outputs)
     _check_loss(found, outputs, self.num_classes)
     self.spec = models.ModelSpec(datasets.OWN, self._build, found)
 
@@ -128,12 +128,9 @@ class OwnModel:
   def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
     """The same without the activation that is in the loss."""
     made = self.with_weights(weights)
-    if type(made).__name__ in ('Sequential', 'Functional'):
-      last = made.layers[-1]
-      # Of others the activation may be elsewhere than at the end.
-      ends = type(last) in _ENDS and len(last._inbound_nodes) <= 1
-      if ends and last.activation in _IN_THE_LOSS:
-        last.activation = _LINEAR
+    last = layer_of_the_loss(made)
+    if last is not None:
+      last.activation = _LINEAR
     return _with_input(made, self.input_shape)
 
   def _build(
@@ -147,6 +144,16 @@ class OwnModel:
       )
     assert num_classes == self.num_classes
     return self._scores(self._initial)
+
+
+def layer_of_the_loss(model: tf.keras.Model) -> tf.keras.layers.Layer | None:
+  """The last layer, if its activation is one that the loss computes."""
+  # Of others the activation may be elsewhere than at the end.
+  if type(model).__name__ not in ('Sequential', 'Functional'):
+    return None
+  last = model.layers[-1]
+  ends = type(last) in _ENDS and len(last._inbound_nodes) <= 1
+  return last if ends and last.activation in _IN_THE_LOSS else None
 
 
 def _copied(model: tf.keras.Model) -> tf.keras.Model:
@@ -257,9 +264,14 @@ def _are_probabilities(outputs: np.ndarray) -> bool:
   return bool(within and np.allclose(sums, 1, atol=1e-3))
 
 
-def _loss(
+def loss_of(
   loss: str | tf.keras.losses.Loss | None, outputs: int
 ) -> tf.keras.losses.Loss:
+  """The loss of a model of so many outputs, as of `OwnModel`.
+
+  Raises:
+    ValueError: If it is none for them.
+  """
   if isinstance(loss, tf.keras.losses.CategoricalCrossentropy):
     raise ValueError(
       'loss must be of class numbers, which one-hot labels are turned into, as'

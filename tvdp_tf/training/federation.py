@@ -14,6 +14,7 @@ from tvdp_tf.learning import (
   datasets,
   features,
   functional,
+  model_files,
   models,
   participation,
   views,
@@ -201,7 +202,7 @@ def assemble(
     DatasetUnavailableError: If the data set cannot be loaded.
   """
   if own is None:
-    spec = models.find(settings.model)
+    spec = model_files.find(settings.model)
     dataset = datasets.load(settings.dataset, settings.data_dir, in_bytes=True)
   else:
     spec, dataset = own.spec, own.dataset

@@ -122,9 +122,9 @@ def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
     formula = model_sizes.FORMULAS[settings.model]
     shape = features.output_shape(settings.features, facts.input_shape)
     return formula(shape, facts.num_classes)
-  from tvdp_tf.learning import models  # noqa: PLC0415
+  from tvdp_tf.learning import model_files  # noqa: PLC0415
 
-  spec = models.find(settings.model)
+  spec = model_files.find(settings.model)
   shape = features.output_shape(settings.features, facts.input_shape)
   model = spec.build(shape, facts.num_classes, 0)
   return int(model.count_params())

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tvdp_tf import _validate, errors, mechanisms, privacy, runtimes
 from tvdp_tf.attacks import membership
 from tvdp_tf.attacks.membership_game import settings as membership_settings
-from tvdp_tf.learning import datasets, evaluation, models, participation
+from tvdp_tf.learning import datasets, evaluation, model_files, participation
 from tvdp_tf.mechanisms import statements
 from tvdp_tf.training import federation, sweep
 from tvdp_tf.training import settings as settings_lib
@@ -215,7 +215,7 @@ class Games:
     assert self._dataset is not None and training.seed is not None
     return federation.Federation(
       dataset=self._dataset,
-      spec=models.find(training.model),
+      spec=model_files.find(training.model),
       examples=np.array_split(members, training.users),
       participation=participation.PARTICIPATIONS[training.participation](
         training.users, training.users_per_round, training.seed
