@@ -27,6 +27,7 @@ these approximations are wrong.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -190,19 +191,9 @@ class ClippedGradients:
       parts = [tf.cast(tf.reshape(part, [-1]), tf.float32) for part in parts]
       return tf.concat(parts, axis=0)
 
-    @tf.function(
-      autograph=False,
-      input_signature=[
-        [tf.TensorSpec(np.shape(w), w.dtype) for w in trainable],
-        features_spec,
-        labels_spec,
-      ],
-    )
-    def gradients(weights, features, labels):
-      found = tf.vectorized_map(
-        lambda example: gradient(list(weights), example),
-        (features, labels),
-        warn=False,
+    def gradients(map_fn, weights, features, labels):
+      found = map_fn(
+        lambda example: gradient(list(weights), example), (features, labels)
       )
       # Scaled by the largest value first, lest the squares overflow.
       largest = tf.reduce_max(tf.abs(found), axis=1, keepdims=True)
@@ -213,7 +204,26 @@ class ClippedGradients:
       clipped = found * (clip / tf.maximum(norms, clip))
       return tf.where(used, clipped, tf.zeros_like(clipped))
 
-    self._gradients = gradients
+    def traced(map_fn):
+      function = tf.function(
+        functools.partial(gradients, map_fn),
+        autograph=False,
+        input_signature=[
+          [tf.TensorSpec(np.shape(w), w.dtype) for w in trainable],
+          features_spec,
+          labels_spec,
+        ],
+      )
+      function.get_concrete_function()
+      return function
+
+    try:
+      self._gradients = traced(functools.partial(tf.vectorized_map, warn=False))
+    except Exception:  # Of many kinds: not every op can be vectorized.
+      row = tf.TensorSpec([self.parameters], tf.float32)
+      self._gradients = traced(
+        functools.partial(tf.map_fn, fn_output_signature=row)
+      )
 
   def split(self, row: np.ndarray) -> list[np.ndarray]:
     """The weights of a row."""
