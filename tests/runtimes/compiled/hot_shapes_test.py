@@ -1,4 +1,5 @@
 import concurrent.futures
+import itertools
 from unittest import mock
 
 import numpy as np
@@ -18,7 +19,22 @@ def examples(count):
   return np.arange(3.0 * count, dtype=np.float32).reshape(count, 3)
 
 
+CALLS = 20  # That make a shape hot.
+
+
 class HotShapesTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    # Each call takes one step of the clock: of exact numbers.
+    self.enter_context(
+      mock.patch.object(graph_function, '_HOT_SECONDS', float(CALLS))
+    )
+    self.enter_context(
+      mock.patch.object(
+        graph_function.time, 'perf_counter', itertools.count().__next__
+      )
+    )
+
   def hot(self, function=mean, specs=SPECS):
     return graph_function.HotShapes(
       graph_function.TensorFunction(function, specs)
@@ -26,7 +42,7 @@ class HotShapesTest(parameterized.TestCase):
 
   def test_gives_the_same_whatever_the_shape(self):
     hot = self.hot()
-    for _ in range(graph_function._HOT_CALLS + 2):
+    for _ in range(CALLS + 2):
       for count in range(1, 8):
         found, shape = hot(examples(count), tf.constant(2.0))
         self.assertEqual(found.numpy(), examples(count).mean() * 2)
@@ -38,7 +54,7 @@ class HotShapesTest(parameterized.TestCase):
 
   def test_only_what_is_called_often(self):
     hot = self.hot()
-    for _ in range(graph_function._HOT_CALLS - 1):
+    for _ in range(CALLS - 1):
       hot(examples(2), tf.constant(1.0))
     self.assertEmpty(hot._forms)
     hot(examples(2), tf.constant(1.0))
@@ -46,7 +62,7 @@ class HotShapesTest(parameterized.TestCase):
 
   def test_without_unknown_dimensions_there_is_nothing_to_gain(self):
     hot = self.hot(specs=[tf.TensorSpec([2, 3], tf.float32), SPECS[1]])
-    for _ in range(graph_function._HOT_CALLS + 1):
+    for _ in range(CALLS + 1):
       hot(examples(2), tf.constant(1.0))
     self.assertEmpty(hot._forms)
 
@@ -67,10 +83,7 @@ class HotShapesTest(parameterized.TestCase):
       )
     )
     x = examples(2)
-    found = {
-      float(hot(x, tf.constant(1e-3))[0])
-      for _ in range(graph_function._HOT_CALLS + 5)
-    }
+    found = {float(hot(x, tf.constant(1e-3))[0]) for _ in range(CALLS + 5)}
     self.assertLen(hot._forms, 1)
     self.assertEqual(found, {float(np.float32(2.5) * np.float32(1e-3))})
 
@@ -80,7 +93,7 @@ class HotShapesTest(parameterized.TestCase):
       found = list(
         pool.map(
           lambda i: float(hot(examples(1 + i % 3), tf.constant(1.0))[0]),
-          range(6 * graph_function._HOT_CALLS),
+          range(6 * CALLS),
         )
       )
     self.assertEqual(
@@ -93,7 +106,7 @@ class HotShapesTest(parameterized.TestCase):
       lambda x: [tf.strings.as_string(tf.size(x))],
       [tf.TensorSpec([None], tf.float32)],
     )
-    for _ in range(graph_function._HOT_CALLS + 1):
+    for _ in range(CALLS + 1):
       self.assertEqual(hot(np.ones(7, np.float32))[0].numpy(), b'7')
 
   def test_numbers(self):

@@ -12,15 +12,16 @@ runs. Any other sequence is passed as the variant tensor of a data set
 
 Variables (of Keras models and of some optimizers) are created in every call.
 
-`HotShapes` is a function that is traced again for frequent shapes. If all
-dimensions are known, TensorFlow computes values that depend only on shapes
-once, at compile time: 2 % of a small client's work.
+`HotShapes` is a function that is traced again for shapes that take much time.
+If all dimensions are known, TensorFlow computes values that depend only on
+shapes once, at compile time: 0 to 13 % of a client's work.
 """
 
 import collections
 import contextlib
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -432,8 +433,9 @@ class GraphFunction(TensorFunction):
     super().__init__(call, [graph.spec(name) for name in feeds])
 
 
-# Compiling takes as long as is saved in some thousand calls.
-_HOT_CALLS = 1000
+# What the calls of a shape take before it is compiled for. That takes up to a
+# second, and saves a few percent.
+_HOT_SECONDS = 10.0
 _MOST_SHAPES = 4
 
 _Shapes = tuple[tuple[int, ...], ...]
@@ -463,7 +465,7 @@ class HotShapes:
       if not spec.shape.is_fully_defined()
     ]
     self._forms: dict[_Shapes, TensorFunction] = {}
-    self._calls = collections.Counter[_Shapes]()
+    self._seconds = collections.defaultdict[_Shapes, float](float)
     self._lock = threading.Lock()
 
   def __call__(self, *tensors: Any) -> list[tf.Tensor]:
@@ -477,12 +479,17 @@ class HotShapes:
     form = self._forms.get(shapes)
     if form is not None:
       return form(*tensors)
+    start = time.perf_counter()
     result = self._function(*tensors)
+    seconds = time.perf_counter() - start
     with self._lock:
-      self._calls[shapes] += 1
-      if self._calls[shapes] != _HOT_CALLS or len(self._forms) == _MOST_SHAPES:
-        return result
-      self._forms[shapes] = self._form(shapes, tensors, result)
+      self._seconds[shapes] += seconds
+      if (
+        self._seconds[shapes] >= _HOT_SECONDS
+        and shapes not in self._forms
+        and len(self._forms) < _MOST_SHAPES
+      ):
+        self._forms[shapes] = self._form(shapes, tensors, result)
     return result
 
   def _form(
