@@ -1,7 +1,7 @@
 """Exports a trained model as files that do not need this library.
 
   model/              a SavedModel, for TF Serving and `tf.saved_model.load`
-  model/model.keras   the same as a Keras file, which Keras 3 loads too
+  model/model.keras   the same as a Keras file
 
 The SavedModel's signature `serving_default` takes `features` and returns
 `class_scores` (the outputs of the model: logits, or the score of the second of
@@ -10,6 +10,11 @@ in `assets.extra/`, the Keras file as members of its zip archive:
 
   model_spec.json   types and shapes of the signature; what features it takes
   privacy.json      the privacy statement of the training, if there is one
+
+Keras 3 loads the Keras files of sequential models of dense layers,
+convolutions, pooling and normalization. Other layers, and functional models,
+have words in them that it does not know: it takes the SavedModel, by
+`TFSMLayer`.
 
 The files do not depend on the process that wrote them, or on the time: equal
 weights and notes give equal files. TensorFlow numbers functions and tensors,
