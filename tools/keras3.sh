@@ -49,3 +49,8 @@ echo "keras3: skips the tests of $without, which need TFF"
 # shellcheck disable=SC2086 # One word for each.
 "$beside/bin/python" -m pytest -q -p no:cacheprovider tests/learning \
   tests/mechanisms tests/training/plain_process_test.py $skipped "$@"
+# Exports of Keras 2, where there is an environment that writes them.
+if [ -x .venv/bin/python ]; then
+  .venv/bin/python -m pytest -q -p no:cacheprovider -k keras_3 \
+    tests/training/export_test.py
+fi

@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import time
+import unittest
 import zipfile
 from unittest import mock
 
@@ -25,6 +26,7 @@ from tvdp_tf.training import export
 
 _PYTHON = os.environ.get('PLAIN_PYTHON', sys.executable)
 _LOADER = pathlib.Path(__file__).with_name('plain_tensorflow.py')
+_LAYERS = tf.keras.layers
 _CASES = {
   'mlp': ((8, 8, 1), 10),
   'svm': ((12,), 2),
@@ -87,6 +89,144 @@ class _Layers(tf.keras.layers.Layer):
 
   def call(self, inputs):
     return self.scores(self.hidden(inputs))
+
+
+def _functional():
+  inputs = tf.keras.Input([6, 5, 4])
+  hidden = _LAYERS.DepthwiseConv2D(3, padding='same')(inputs)
+  hidden = _LAYERS.ReLU()(_LAYERS.GroupNormalization(2)(hidden))
+  hidden = _LAYERS.Add()([inputs, hidden])
+  hidden = _LAYERS.SeparableConv2D(3, 2, strides=2)(hidden)
+  return tf.keras.Model(inputs, _LAYERS.Dense(3)(_LAYERS.Flatten()(hidden)))
+
+
+_OF_BOTH_KERAS = {
+  'shape_of_a_layer': lambda: tf.keras.Sequential(
+    [_LAYERS.Dense(4, 'relu', input_shape=[5]), _LAYERS.Dense(3)]
+  ),
+  'recurrent': lambda: tf.keras.Sequential(
+    [
+      tf.keras.Input([5, 3]),
+      _LAYERS.GRU(3, return_sequences=True),
+      _LAYERS.SimpleRNN(3, return_sequences=True),
+      _LAYERS.Bidirectional(_LAYERS.LSTM(2)),
+      _LAYERS.LayerNormalization(),
+      _LAYERS.Dense(3),
+    ]
+  ),
+  'words': lambda: tf.keras.Sequential(
+    [
+      _LAYERS.Embedding(9, 4, input_length=5, mask_zero=True),
+      _LAYERS.Dropout(0.5),
+      _LAYERS.GlobalAveragePooling1D(),
+      _LAYERS.Dense(3),
+    ]
+  ),
+  'sequence': lambda: tf.keras.Sequential(
+    [
+      tf.keras.Input([9, 2]),
+      _LAYERS.Conv1D(3, 2, padding='causal', dilation_rate=2),
+      _LAYERS.DepthwiseConv1D(2),
+      _LAYERS.SeparableConv1D(3, 2, padding='same'),
+      _LAYERS.GlobalMaxPool1D(),
+      _LAYERS.Dense(3),
+    ]
+  ),
+  'functional': _functional,
+}
+_PREDICT = """
+import sys
+import numpy as np
+import tensorflow as tf
+for folder in sys.argv[1:]:
+  model = tf.keras.models.load_model(f'{folder}/model/model.keras')
+  outputs = np.asarray(model(np.load(f'{folder}/features.npy')))
+  np.save(f'{folder}/outputs.npy', outputs)
+"""
+_KERAS_3 = pathlib.Path('.venv-keras3/bin/python').absolute()
+
+
+class KerasFilesTest(parameterized.TestCase):
+  def exported(self, name):
+    """The folder of an exported model, and some of its outputs."""
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    model = _OF_BOTH_KERAS[name]()
+    rng = np.random.default_rng(0)
+    model.set_weights(
+      [rng.standard_normal(w.shape) for w in model.get_weights()]
+    )
+    spec = models.ModelSpec(
+      name,
+      lambda *_: tf.keras.models.clone_model(model),
+      models.MODELS['mlp'].loss,
+    )
+    export.save_model(
+      folder / 'model', spec, model.input_shape[1:], 3, model.get_weights()
+    )
+    # Numbers of words, too.
+    features = rng.integers(9, size=[4, *model.input_shape[1:]])
+    features = features.astype(np.float32)
+    np.save(folder / 'features.npy', features)
+    return folder, model(features).numpy()
+
+  def check_outputs(self, found, expected):
+    scale = np.abs(expected).max()
+    self.assertGreater(scale, 0.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale)
+
+  @parameterized.parameters(*_OF_BOTH_KERAS)
+  def test_keras_2(self, name):
+    folder, expected = self.exported(name)
+    loaded = tf.keras.models.load_model(folder / 'model' / export.KERAS)
+    kinds = {type(_OF_BOTH_KERAS[name]()), type(loaded)}
+    self.assertLen(kinds, 1)
+    self.check_outputs(
+      loaded(np.load(folder / 'features.npy')).numpy(), expected
+    )
+
+  @unittest.skipUnless(
+    _KERAS_3.exists(), 'needs what `make check-keras3` makes'
+  )
+  def test_keras_3(self):
+    exported = list(map(self.exported, _OF_BOTH_KERAS))
+    folders = [str(folder) for folder, _ in exported]
+    done = subprocess.run(
+      [_KERAS_3, '-I', '-c', _PREDICT, *folders],
+      capture_output=True,
+      env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+      text=True,
+      timeout=240,
+      check=False,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    for folder, expected in exported:
+      self.check_outputs(np.load(folder / 'outputs.npy'), expected)
+
+  def test_a_class_of_ones_own_stays_as_it_is(self):
+    own = {
+      'module': 'mine',
+      'class_name': 'LSTM',
+      'config': {'time_major': False, 'batch_input_shape': [None, 3]},
+    }
+    self.assertEqual(export._for_both(own), own)
+
+  def test_a_model_in_a_model_stays_as_it_is(self):
+    inner = {
+      'module': 'keras.src.engine.functional',
+      'class_name': 'Functional',
+      'config': {'layers': []},
+    }
+    outer = {
+      'module': 'keras',
+      'class_name': 'Sequential',
+      'config': {'layers': [inner]},
+    }
+    self.assertEqual(export._for_both(outer), outer)
+
+  def test_what_means_something_is_not_left_out(self):
+    config = {'time_major': True, 'units': 3}
+    layer = {'module': 'keras.layers', 'class_name': 'LSTM', 'config': config}
+    self.assertEqual(export._for_both(layer), layer)
 
 
 class ExportTest(parameterized.TestCase):

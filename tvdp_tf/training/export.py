@@ -1,7 +1,7 @@
 """Exports a trained model as files that do not need this library.
 
   model/              a SavedModel, for TF Serving and `tf.saved_model.load`
-  model/model.keras   the same as a Keras file
+  model/model.keras   the same as a Keras file, of Keras 2 and 3
 
 The SavedModel's signature `serving_default` takes `features` and returns
 `class_scores` (the outputs of the model: logits, or the score of the second of
@@ -11,10 +11,8 @@ in `assets.extra/`, the Keras file as members of its zip archive:
   model_spec.json   types and shapes of the signature; what features it takes
   privacy.json      the privacy statement of the training, if there is one
 
-Keras 3 loads the Keras files of sequential models of dense layers,
-convolutions, pooling and normalization. Other layers, and functional models,
-have words in them that it does not know: it takes the SavedModel, by
-`TFSMLayer`.
+Keras 3 loads the Keras files of most models, too (`_for_both`). For attention,
+and for operators between layers, it takes the SavedModel, by `TFSMLayer`.
 
 The files do not depend on the process that wrote them, or on the time: equal
 weights and notes give equal files. TensorFlow numbers functions and tensors,
@@ -185,6 +183,61 @@ def _model_spec(
   return files.json_text(described)
 
 
+# What Keras 2 writes of a layer and does without, and Keras 3 does not know. Of
+# a separable convolution the depthwise and the pointwise kernel are made.
+_DEPTHWISE = ('DepthwiseConv1D', 'DepthwiseConv2D')
+_SEPARABLE = ('SeparableConv1D', 'SeparableConv2D')
+_NOT_IN_KERAS_3 = {
+  'time_major': ('SimpleRNN', 'LSTM', 'GRU'),
+  'groups': (*_DEPTHWISE, *_SEPARABLE),
+  'kernel_initializer': _SEPARABLE,
+  'kernel_regularizer': _SEPARABLE,
+  'kernel_constraint': _SEPARABLE,
+}
+# The only value that may be left out, where there is one.
+_LEFT_OUT = {'time_major': False, 'groups': 1}
+
+
+def _for_both(model: dict[str, Any]) -> dict[str, Any]:
+  """A model's configuration of Keras 2 as Keras 3 understands it, too."""
+  model = _without_options(model)
+  if model['module'] == 'keras.src.engine.functional':
+    # Both know it by its inputs and outputs. In another model Keras 3 would
+    # take it for one of lists.
+    as_both = {
+      'module': 'keras',
+      'class_name': 'Model',
+      'registered_name': None,
+    }
+    return model | as_both
+  return model
+
+
+def _without_options(value: Any) -> Any:
+  """The same configuration without what Keras 3 does not know."""
+  if isinstance(value, list):
+    return [_without_options(part) for part in value]
+  if not isinstance(value, dict):
+    return value
+  value = {name: _without_options(part) for name, part in value.items()}
+  config, kind = value.get('config'), value.get('class_name')
+  # Of a class of one's own nothing is known.
+  if not isinstance(config, dict) or not str(value.get('module')).startswith(
+    'keras.'
+  ):
+    return value
+  unknown = {
+    name
+    for name, kinds in _NOT_IN_KERAS_3.items()
+    if kind in kinds
+    and config.get(name) == _LEFT_OUT.get(name, config.get(name))
+  }
+  if kind != 'InputLayer':  # Which every model here has.
+    unknown.add('batch_input_shape')
+  config = {n: part for n, part in config.items() if n not in unknown}
+  return value | {'config': config}
+
+
 def _save_keras(
   model: tf.keras.Model, path: pathlib.Path, notes: Mapping[str, str]
 ) -> None:
@@ -198,6 +251,9 @@ def _save_keras(
     members = {name: archive.read(name) for name in archive.namelist()}
   members['metadata.json'] = json.dumps(
     {**json.loads(members['metadata.json']), 'date_saved': _DATE_SAVED}
+  ).encode()
+  members['config.json'] = json.dumps(
+    _for_both(json.loads(members['config.json']))
   ).encode()
   members |= {name: text.encode() for name, text in notes.items()}
   with zipfile.ZipFile(path, 'w') as archive:
