@@ -402,6 +402,8 @@ CASES: list[Case] = [
     ),
     ('if np.ma.is_masked(value):', 'if False:'),
     ('wrong |= np.ma.getmaskarray(ids)', 'pass'),
+    ('if user_ids is not None and y is None:', 'if False:'),
+    ('not known[0].equals(known[1])', 'False'),
     ("ids.dtype.kind not in 'iuUS'", 'False'),
     ('not isinstance(one, kinds) for one in ids', 'False for one in ids'),
   ),

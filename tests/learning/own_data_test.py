@@ -15,12 +15,21 @@ _SET = tf.data.Dataset.from_tensor_slices((_X, _Y))
 class _Frame:
   """What is asked of pandas."""
 
-  def __init__(self, values):
+  def __init__(self, values, index=None):
     self._values = values
     self.shape = np.shape(values)
+    self.index = index
 
   def to_numpy(self):
     return self._values
+
+
+class _Index:
+  def __init__(self, labels):
+    self._labels = labels
+
+  def equals(self, other):
+    return self._labels == other._labels
 
 
 def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32', user_ids=None):
@@ -91,10 +100,6 @@ class DataTest(parameterized.TestCase):
     np.testing.assert_array_equal(data.train_labels, _Y)
     self.assertIsNone(clients)
     self.assertEqual(own_data.shape_of(x), (4,))
-    _, clients = _dataset(x, None, user_ids=[7, 7, 7, 5, 5, 7])
-    self.assertEqual(
-      [part.tolist() for part in clients], [[3, 4], [0, 1, 2, 5]]
-    )
 
   @parameterized.named_parameters(
     ('integers', [7, -1, 7, 2**40, -1, 7]),
@@ -110,6 +115,16 @@ class DataTest(parameterized.TestCase):
     self.assertEqual(
       [part.tolist() for part in clients], [[1, 4], [0, 2, 5], [3]]
     )
+
+  @parameterized.parameters(([1, 2], [1, 2], True), ([1, 2], [2, 1], False))
+  def test_ids_of_other_rows(self, index, index_of_ids, are_taken):
+    x = _Frame(_X, _Index(index))
+    user_ids = _Frame(_Y, _Index(index_of_ids))
+    if are_taken:
+      self.assertLen(_dataset(x, user_ids=user_ids)[1], 3)
+      return
+    with self.assertRaisesRegex(ValueError, '^users must have the index of x'):
+      _dataset(x, user_ids=user_ids)
 
   @parameterized.parameters(
     # Of one shape: an example with its one-hot label, and a batch.
@@ -209,7 +224,12 @@ class DataTest(parameterized.TestCase):
     (
       'ids_with_a_list',
       {'x': [(_X, _Y)], 'y': None, 'user_ids': [1]},
-      r'^users must be a number, or left out, where x is a list with an',
+      r'^users must be a number, or left out, where x has the labels',
+    ),
+    (
+      'ids_with_a_set',
+      {'x': _SET.shuffle(6), 'y': None, 'user_ids': _Y},
+      r'^users must be a number, or left out, where x has the labels',
     ),
     (
       'endless',

@@ -143,16 +143,17 @@ class FitTest(FitTestCase):
 
   def test_a_column_of_ids(self):
     ids = [f'user {i % 7}' if i else 'user 9' for i in range(600)]
-    found = self.fit(
-      model,
-      tf.data.Dataset.from_tensor_slices((X, Y)).batch(64),
-      users=ids,
-    )
+    found = self.fit(model, X, Y, users=ids)
     self.assertTrue(found.statement.holds)
     config = run_folder.read_config(self.folder)
     sizes = [ids.count(user) for user in sorted(set(ids))]
     self.assertEqual(config['resolved']['examples_per_user'], sizes)
     self.assertEqual(config['settings']['users'], 8)
+
+  def test_a_set_of_all_users(self):
+    examples = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(600)
+    found = self.fit(model, examples.batch(64), users=4)
+    self.assertTrue(found.statement.holds)
 
   def test_one_output_and_a_function_that_builds(self):
     def build():

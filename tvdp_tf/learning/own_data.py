@@ -56,8 +56,9 @@ def dataset(
     test: A pair or a data set as above, public.
     num_classes: How many classes there are.
     dtype: Of examples.
-    user_ids: [n], whose each of the examples of all users is: integers or
-      strings. None if they are to be dealt out, or with a list of users.
+    user_ids: [n], whose each of the examples in x is: integers or strings. None
+      if they are to be dealt out, and without y: a data set may give its
+      examples in any order.
 
   Returns:
     The data set; and for each user the indices of its examples, in the order of
@@ -75,9 +76,16 @@ def dataset(
   test_features, test_labels = _part('of test', test, num_classes, dtype)
   is_of_all = y is not None or isinstance(x, tf.data.Dataset)
   clients: list[np.ndarray] | None = None
+  if user_ids is not None and y is None:
+    raise ValueError(
+      'users must be a number, or left out, where x has the labels: a'
+      ' tf.data.Dataset has an order of its own, and a list an entry for each'
+      ' user, got ids'
+    )
   if is_of_all:
     parts = [_part('', x if y is None else (x, y), num_classes, dtype)]
     if user_ids is not None:
+      _check_index(x, user_ids)
       clients = _by_user(user_ids, len(parts[0][1]))
   else:
     if not isinstance(x, (list, tuple)) or not len(x):
@@ -85,11 +93,6 @@ def dataset(
         'y must be the labels of x, or x a tf.data.Dataset, or a list with the'
         ' examples and labels, or the tf.data.Dataset, of each user, got None'
         f' and {type(x).__name__}'
-      )
-    if user_ids is not None:
-      raise ValueError(
-        'users must be a number, or left out, where x is a list with an entry'
-        ' for each user, got ids'
       )
     parts = [
       _part(f'of user {user}', part, num_classes, dtype)
@@ -161,6 +164,19 @@ def _part(
       f'{len(features)} examples and {len(labels)} labels'
     )
   return features, labels
+
+
+def _check_index(x: Any, user_ids: Any) -> None:
+  """Refuses ids that pandas says are of other rows."""
+  indices: list[Any] = [
+    getattr(given, 'index', None) for given in (x, user_ids)
+  ]
+  known = [index for index in indices if hasattr(index, 'equals')]
+  if len(known) == 2 and not known[0].equals(known[1]):
+    raise ValueError(
+      'users must have the index of x, so that each id is that of its row, got'
+      ' another one'
+    )
 
 
 def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:

@@ -143,9 +143,9 @@ def fit(
       loss and accuracy are reported without noise, so examples of `x` are
       refused.
     users: The number of users, to whom the examples are distributed at random;
-      or a column [n] that says whose each example is, integers or strings (the
-      run numbers the users in the order of their sorted ids). If `x` is a list,
-      its length.
+      or, with `y`, a column [n] that says whose each example is, integers or
+      strings (the run numbers the users in the order of their sorted ids). If
+      `x` is a list, its length.
     loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
       scores), averaged over n; the default depends on the model's outputs.
     output_dir: The folder to create, or the folder of the run to resume; by
