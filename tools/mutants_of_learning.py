@@ -402,7 +402,7 @@ CASES: list[Case] = [
     ),
     ('if np.ma.is_masked(value):', 'if False:'),
     ('wrong |= np.ma.getmaskarray(ids)', 'pass'),
-    ('if user_ids is not None and y is None:', 'if False:'),
+    ('if not isinstance(x, (list, tuple)) or not len(x):', 'if False:'),
     ('not known[0].equals(known[1])', 'False'),
     ("ids.dtype.kind not in 'iuUS'", 'False'),
     ('not isinstance(one, kinds) for one in ids', 'False for one in ids'),

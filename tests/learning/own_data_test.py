@@ -92,16 +92,6 @@ class DataTest(parameterized.TestCase):
     self.assertEqual(own_data.shape_of(users), (4,))
 
   @parameterized.named_parameters(
-    ('a_set', _SET), ('batches', _SET.batch(4)), ('one_batch', _SET.batch(6))
-  )
-  def test_a_set_of_all_users(self, x):
-    data, clients = _dataset(x, None)
-    np.testing.assert_array_equal(data.train_features, _X)
-    np.testing.assert_array_equal(data.train_labels, _Y)
-    self.assertIsNone(clients)
-    self.assertEqual(own_data.shape_of(x), (4,))
-
-  @parameterized.named_parameters(
     ('integers', [7, -1, 7, 2**40, -1, 7]),
     ('huge', [2**70, 3, 2**70, 2**80, 3, 2**70]),
     ('strings', ['b', 'a', 'b', 'ccc', 'a', 'b']),
@@ -194,7 +184,7 @@ class DataTest(parameterized.TestCase):
     ('test_label', {'test': (_X, -_Y)}, r'^y of test must hold .* in row 1$'),
     ('test_alone', {'test': _X}, r'^x of test must be a pair'),
     ('not_whole', {'dtype': 'int32'}, r'^x of test must hold whole numbers'),
-    ('no_labels', {'y': None}, r'^y must be the labels of x, or x a tf'),
+    ('no_labels', {'y': None}, r'^y must be the labels of x, or x a list'),
     ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
     (
       'user_label',
@@ -224,12 +214,17 @@ class DataTest(parameterized.TestCase):
     (
       'ids_with_a_list',
       {'x': [(_X, _Y)], 'y': None, 'user_ids': [1]},
-      r'^users must be a number, or left out, where x has the labels',
+      r'^users must be a number, or left out, where x is a list with an',
+    ),
+    (
+      'a_set_of_all_users',
+      {'x': _SET.shuffle(6), 'y': None},
+      r'^y must be the labels of x, or x a list .* None and _ShuffleDataset$',
     ),
     (
       'ids_with_a_set',
       {'x': _SET.shuffle(6), 'y': None, 'user_ids': _Y},
-      r'^users must be a number, or left out, where x has the labels',
+      r'^y must be the labels of x, or x a list .* None and _ShuffleDataset$',
     ),
     (
       'endless',

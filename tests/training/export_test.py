@@ -117,6 +117,7 @@ _OF_BOTH_KERAS = {
   'words': lambda: tf.keras.Sequential(
     [
       _LAYERS.Embedding(9, 4, input_length=5, mask_zero=True),
+      _LAYERS.LSTM(3, return_sequences=True),
       _LAYERS.Dropout(0.5),
       _LAYERS.GlobalAveragePooling1D(),
       _LAYERS.Dense(3),
@@ -134,6 +135,14 @@ _OF_BOTH_KERAS = {
   ),
   'functional': _functional,
 }
+
+
+def _operators():
+  inputs = tf.keras.Input([5, 4])
+  hidden = inputs + _LAYERS.MultiHeadAttention(2, 3)(inputs, inputs)
+  return tf.keras.Model(inputs, _LAYERS.Dense(3)(_LAYERS.Flatten()(hidden)))
+
+
 _PREDICT = """
 import sys
 import numpy as np
@@ -143,7 +152,8 @@ for folder in sys.argv[1:]:
   outputs = np.asarray(model(np.load(f'{folder}/features.npy')))
   np.save(f'{folder}/outputs.npy', outputs)
 """
-_KERAS_3 = pathlib.Path('.venv-keras3/bin/python').absolute()
+_ROOT = pathlib.Path(__file__).parents[2]
+_KERAS_3 = _ROOT / '.venv-keras3/bin/python'
 
 
 class KerasFilesTest(parameterized.TestCase):
@@ -180,9 +190,13 @@ class KerasFilesTest(parameterized.TestCase):
     loaded = tf.keras.models.load_model(folder / 'model' / export.KERAS)
     kinds = {type(_OF_BOTH_KERAS[name]()), type(loaded)}
     self.assertLen(kinds, 1)
-    self.check_outputs(
-      loaded(np.load(folder / 'features.npy')).numpy(), expected
+    features = np.load(folder / 'features.npy')
+    self.check_outputs(loaded(features).numpy(), expected)
+    served = tf.saved_model.load(str(folder / 'model'))
+    outputs = served.signatures['serving_default'](
+      features=tf.constant(features)
     )
+    self.check_outputs(outputs['class_scores'].numpy(), expected)
 
   @unittest.skipUnless(
     _KERAS_3.exists(), 'needs what `make check-keras3` makes'
@@ -274,17 +288,24 @@ class ExportTest(parameterized.TestCase):
     )
     self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
 
-  @parameterized.parameters('mlp', 'cnn', 'file')
+  @parameterized.parameters(*('mlp', 'cnn', 'file', 'words', 'operators'))
   def test_neither_the_process_nor_the_day_leaves_a_trace(self, name):
     folder = self.folder()
     input_shape, num_classes = _CASES['cnn']
+    made = {**_OF_BOTH_KERAS, 'operators': _operators}
     if name == 'file':
       own = tf.keras.Sequential(
         [tf.keras.Input(input_shape), tf.keras.layers.Flatten(), _Layers()]
       )
       own.save(folder / 'own.keras')
       name = f'keras:{folder / "own.keras"}'
-    spec = model_files.find(name)
+    if name in made:
+      spec = models.ModelSpec(
+        name, lambda *_: made[name](), models.CrossEntropyLoss()
+      )
+      input_shape = made[name]().input_shape[1:]
+    else:
+      spec = model_files.find(name)
     weights = spec.build(input_shape, num_classes, 1).get_weights()
     exports = []
     for day in (10_000, 20_000):

@@ -150,11 +150,6 @@ class FitTest(FitTestCase):
     self.assertEqual(config['resolved']['examples_per_user'], sizes)
     self.assertEqual(config['settings']['users'], 8)
 
-  def test_a_set_of_all_users(self):
-    examples = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(600)
-    found = self.fit(model, examples.batch(64), users=4)
-    self.assertTrue(found.statement.holds)
-
   def test_one_output_and_a_function_that_builds(self):
     def build():
       inputs = tf.keras.Input([4])

@@ -47,18 +47,16 @@ def dataset(
   """The data set of the caller's data.
 
   Args:
-    x: Examples [n, ...] of all users, an array, a data frame or the like, or
-      with their labels in a `tf.data.Dataset` of (example, label), in batches
-      or not; or a list, with an entry for each user: a pair of such examples
-      and labels, or such a data set.
+    x: Examples [n, ...] of all users, an array, a data frame or the like; or a
+      list, with an entry for each user: a pair of such examples and labels, or
+      a `tf.data.Dataset` of (example, label), in batches or not.
     y: Labels [n] of the examples of all users, in [0, num_classes), or one-hot
-      [n, num_classes]; None with a data set or a list of users.
+      [n, num_classes]; None with a list of users.
     test: A pair or a data set as above, public.
     num_classes: How many classes there are.
     dtype: Of examples.
-    user_ids: [n], whose each of the examples in x is: integers or strings. None
-      if they are to be dealt out, and without y: a data set may give its
-      examples in any order.
+    user_ids: [n], whose each of the examples of all users is: integers or
+      strings. None if they are to be dealt out, or with a list of users.
 
   Returns:
     The data set; and for each user the indices of its examples, in the order of
@@ -74,25 +72,25 @@ def dataset(
       ' accuracy are shown of them, without noise'
     )
   test_features, test_labels = _part('of test', test, num_classes, dtype)
-  is_of_all = y is not None or isinstance(x, tf.data.Dataset)
   clients: list[np.ndarray] | None = None
-  if user_ids is not None and y is None:
-    raise ValueError(
-      'users must be a number, or left out, where x has the labels: a'
-      ' tf.data.Dataset has an order of its own, and a list an entry for each'
-      ' user, got ids'
-    )
-  if is_of_all:
-    parts = [_part('', x if y is None else (x, y), num_classes, dtype)]
+  if y is not None:
+    parts = [_part('', (x, y), num_classes, dtype)]
     if user_ids is not None:
       _check_index(x, user_ids)
       clients = _by_user(user_ids, len(parts[0][1]))
   else:
+    # Not one data set of all users: each time that it is read, as by a run that
+    # goes on, it may have another order, and an example another user.
     if not isinstance(x, (list, tuple)) or not len(x):
       raise ValueError(
-        'y must be the labels of x, or x a tf.data.Dataset, or a list with the'
-        ' examples and labels, or the tf.data.Dataset, of each user, got None'
-        f' and {type(x).__name__}'
+        'y must be the labels of x, or x a list with the examples and labels,'
+        ' or the tf.data.Dataset, of each user, got None and '
+        f'{type(x).__name__}'
+      )
+    if user_ids is not None:
+      raise ValueError(
+        'users must be a number, or left out, where x is a list with an entry'
+        ' for each user, got ids'
       )
     parts = [
       _part(f'of user {user}', part, num_classes, dtype)
@@ -106,7 +104,7 @@ def dataset(
         'x must have examples of one shape, for all users and the test, got '
         f'{parts[0][0].shape[1:]} and {features.shape[1:]}'
       )
-  private = [x] if is_of_all else [_examples_of(part) for part in x]
+  private = [x] if y is not None else [_examples_of(part) for part in x]
   if any(
     _is_same(given, _examples_of(test)) or _is_same(features, test_features)
     for given, (features, _) in zip(private, parts, strict=True)

@@ -115,14 +115,16 @@ def _names_from_the_start() -> Iterator[None]:
   """
   # They have no public name.
   backend: Any = inspect.getmodule(tf.keras.backend.get_uid)
-  counters = backend.PER_GRAPH_OBJECT_NAME_UIDS
-  before = dict(counters)
-  counters.clear()
+  of_layers = backend.PER_GRAPH_OBJECT_NAME_UIDS, backend.OBSERVED_NAMES
+  before = [names.copy() for names in of_layers]
+  for names in of_layers:
+    names.clear()
   try:
     yield
   finally:
-    counters.clear()
-    counters.update(before)
+    for names, former in zip(of_layers, before, strict=True):
+      names.clear()
+      names.update(former)
 
 
 def _serving_function(model: tf.keras.Model) -> tf.types.experimental.Callable:
@@ -194,6 +196,8 @@ _NOT_IN_KERAS_3 = {
   'kernel_regularizer': _SEPARABLE,
   'kernel_constraint': _SEPARABLE,
 }
+# The number of an object that is used twice.
+_SHARED = 'shared_object_id'
 # The only value that may be left out, where there is one.
 _LEFT_OUT = {'time_major': False, 'groups': 1}
 
@@ -238,6 +242,15 @@ def _without_options(value: Any) -> Any:
   return value | {'config': config}
 
 
+def _renumber_shared(value: Any, numbers: dict[int, int]) -> None:
+  """Counts what Keras numbers by its place in memory."""
+  for part in value.values() if isinstance(value, dict) else value:
+    if isinstance(part, dict | list):
+      _renumber_shared(part, numbers)
+  if isinstance(value, dict) and _SHARED in value:
+    value[_SHARED] = numbers.setdefault(value[_SHARED], len(numbers) + 1)
+
+
 def _save_keras(
   model: tf.keras.Model, path: pathlib.Path, notes: Mapping[str, str]
 ) -> None:
@@ -252,9 +265,9 @@ def _save_keras(
   members['metadata.json'] = json.dumps(
     {**json.loads(members['metadata.json']), 'date_saved': _DATE_SAVED}
   ).encode()
-  members['config.json'] = json.dumps(
-    _for_both(json.loads(members['config.json']))
-  ).encode()
+  config = _for_both(json.loads(members['config.json']))
+  _renumber_shared(config, {})
+  members['config.json'] = json.dumps(config).encode()
   members |= {name: text.encode() for name, text in notes.items()}
   with zipfile.ZipFile(path, 'w') as archive:
     for name, content in members.items():
@@ -264,15 +277,21 @@ def _save_keras(
 _GRAPH = 'saved_model.pb'
 # Hashes of what is changed here; loaders do without.
 _FINGERPRINT = 'fingerprint.pb'
-_NUMBERED = re.compile(r'(__(?:inference|forward|backward)_\w+)_(\d+)')
+# A function; or what a part of a loop is given and does not use.
+_NUMBERED = re.compile(r'(\w+)_(\d+)((?:___redundant_placeholder\d+)?)')
+_TRACED = re.compile(r'__(?:inference|forward|backward)_')
 # Where TensorFlow notes the number of a captured tensor.
 _CAPTURED = '_user_specified_name'
+# With which captured tensors, by their numbers, an op is placed.
+_BESIDE = '_class'
+_PASSED_ON = re.compile(r'(\w+)_\d+_0')
 
 
 def _rename_captured(function: function_pb2.FunctionDef) -> None:
   """Names what a function captures by its place among the arguments."""
+  signature = function.signature
   new_names = {}
-  for index, argument in enumerate(function.signature.input_arg):
+  for index, argument in enumerate(signature.input_arg):
     attributes = function.arg_attr[index].attr
     number = attributes[_CAPTURED].s.decode() if _CAPTURED in attributes else ''
     if not number.isdigit():  # A name indeed.
@@ -282,9 +301,27 @@ def _rename_captured(function: function_pb2.FunctionDef) -> None:
     if argument.name.endswith(f'_{number}'):
       new_names[argument.name] = argument.name.removesuffix(number) + captured
       argument.name = new_names[argument.name]
+  # A loop's body returns what it captures, whose name is without this end then.
+  returned = {f'{argument.name}_0' for argument in signature.output_arg}
+  new_results = {}
+  for index, argument in enumerate(signature.input_arg):
+    match = _PASSED_ON.fullmatch(argument.name)
+    if match and argument.name in returned:
+      new_name = f'{match[1]}_captured_{index}'
+      new_results[argument.name.removesuffix('_0')] = new_name
+      new_names[argument.name] = argument.name = f'{new_name}_0'
+  for argument in signature.output_arg:
+    argument.name = new_results.get(argument.name, argument.name)
+  results = dict(function.ret)
+  function.ret.clear()
+  for name, source in results.items():
+    function.ret[new_results.get(name, name)] = new_names.get(source, source)
   for node in function.node_def:
     for index, name in enumerate(node.input):
       node.input[index] = new_names.get(name, name)
+    beside = node.attr[_BESIDE].list.s if _BESIDE in node.attr else []
+    for index, name in enumerate(beside):
+      beside[index] = re.sub(rb'/\d+$', b'/captured', name)
 
 
 def _fields(message: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -343,16 +380,23 @@ def renumber_functions(path: pathlib.Path) -> None:
   for graph in model.meta_graphs:
     for function in graph.graph_def.library.function:
       _rename_captured(function)
+  # Parts of loops and conditions have names without a prefix.
+  names = {
+    function.signature.name
+    for graph in model.meta_graphs
+    for function in graph.graph_def.library.function
+  }
   numbered = {
     text: match
     for text in _texts(model)
     if (match := _NUMBERED.fullmatch(text))
+    and (match[3] or text in names or _TRACED.match(text))
   }
   numbers = sorted({int(match[2]) for match in numbered.values()})
   ranks = {number: rank for rank, number in enumerate(numbers)}
   _rename(
     model,
-    {text: f'{m[1]}_{ranks[int(m[2])]}' for text, m in numbered.items()},
+    {text: f'{m[1]}_{ranks[int(m[2])]}{m[3]}' for text, m in numbered.items()},
   )
   for graph in model.meta_graphs:
     # They come in the order of a hash table.

@@ -135,10 +135,9 @@ def fit(
       of two classes or its sigmoid. The model is not changed. Training starts
       from its weights, which are assumed to be public.
     x: Examples [n, ...], as an array, a pandas frame or anything that NumPy
-      accepts, or a `tf.data.Dataset` of (example, label), batched or not. Or a
-      list with an entry for each user: a pair of examples and labels, or such a
-      data set.
-    y: Labels [n], class numbers or one-hot; None if `x` has them.
+      accepts. Or a list with an entry for each user: a pair of examples and
+      labels, or a `tf.data.Dataset` of (example, label), batched or not.
+    y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
     test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
       loss and accuracy are reported without noise, so examples of `x` are
       refused.
@@ -150,8 +149,9 @@ def fit(
       scores), averaged over n; the default depends on the model's outputs.
     output_dir: The folder to create, or the folder of the run to resume; by
       default runs/fit-<time>.
-    resume: Whether to continue the run in `output_dir`, with the same data,
-      model and settings.
+    resume: Whether to continue the run in `output_dir`, with the same model,
+      settings and data, in the same order. Whose an example is must not change,
+      and nothing on the disk could tell.
     progress: Whether to draw a progress bar.
     **settings: Fields of `TrainingSettings`: epsilon, delta, mechanism, ...
 

@@ -14,7 +14,7 @@ Variables (of Keras models and of some optimizers) are created in every call.
 
 `HotShapes` is a function that is traced again for shapes that take much time.
 If all dimensions are known, TensorFlow computes values that depend only on
-shapes once, at compile time: 0 to 13 % of a client's work.
+shapes once, at compile time: a small part of a client's work.
 """
 
 import collections
@@ -433,8 +433,8 @@ class GraphFunction(TensorFunction):
     super().__init__(call, [graph.spec(name) for name in feeds])
 
 
-# What the calls of a shape take before it is compiled for. That takes up to a
-# second, and saves a few percent.
+# What the calls of a shape take before it is compiled for: much longer than to
+# compile, which saves a small part of each.
 _HOT_SECONDS = 10.0
 _MOST_SHAPES = 4
 
