@@ -52,7 +52,7 @@ def _same_weights():
       tensorflow.keras.utils.set_random_seed(0)
 
 
-def _long_patterns() -> list[str]:
+def long_patterns() -> list[str]:
   """Node ids of `long_tests.txt`, from the root."""
   text = pathlib.Path(__file__).with_name('long_tests.txt').read_text()
   lines = (line.strip() for line in text.splitlines())
@@ -68,7 +68,7 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(tryfirst=True)  # Before `-m` is applied.
 def pytest_collection_modifyitems(config, items):
   """Marks the tests of `long_tests.txt`."""
-  unused = set(patterns := _long_patterns())
+  unused = set(patterns := long_patterns())
   for item in items:
     found = {p for p in patterns if fnmatch.fnmatchcase(item.nodeid, p)}
     if found:

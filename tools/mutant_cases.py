@@ -278,6 +278,20 @@ _CASES: list[mutants_of_learning.Case] = [
       'archive.writestr(zipfile.ZipInfo(name), content)',
       'archive.writestr(name, content)',
     ),
+    (
+      'backend.PER_GRAPH_OBJECT_NAME_UIDS, backend.OBSERVED_NAMES',
+      '(backend.PER_GRAPH_OBJECT_NAME_UIDS,)',
+    ),
+    ('_renumber_shared(config, {})', 'pass'),
+    ('      _rename_captured(function)\n', '      pass\n'),
+    ('if match and argument.name in returned:', 'if False:'),
+    ("re.sub(rb'/\\d+$', b'/captured', name)", 'name'),
+    ('or text in names or', 'or'),
+    (
+      'graph.graph_def.library.function.sort(key=lambda f: f.signature.name)',
+      'pass',
+    ),
+    ('(path / _FINGERPRINT).unlink(missing_ok=True)', 'pass'),
   ),
   (
     'tvdp_tf/training/recorder.py',

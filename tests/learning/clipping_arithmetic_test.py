@@ -255,6 +255,26 @@ class GroupsTest(parameterized.TestCase):
       )
 
 
+class OneByOneTest(parameterized.TestCase):
+  @parameterized.parameters(np.nan, np.inf, 1e30)
+  def test_what_is_not_finite_or_absent_adds_nothing(self, value):
+    clipped_sum = clipping.summed_one_by_one(
+      lambda weights: lambda example: [example[0] * weights[0]]
+    )
+    features = np.ones([4, 3], np.float32)
+    features[1] = value
+    present = np.array([True, True, False, True])
+    (found,) = clipped_sum(
+      [tf.constant([1.0, 1e10, 0.0])],
+      tf.constant(features),
+      tf.zeros([4], tf.int32),
+      tf.constant(present),
+      tf.constant(0.5, tf.float64),
+    )
+    # Of each of the two that are left: the clip, along the second weight.
+    np.testing.assert_allclose(found, [0, 1, 0], rtol=1e-5, atol=1e-9)
+
+
 class MeanTest(parameterized.TestCase):
   def test_the_mean_of_one_clipped_vector_is_as_long_as_is_said(self):
     for examples, size in ((1, 64), (7, 4), (64, 64), (65, 64)):

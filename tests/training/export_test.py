@@ -137,6 +137,12 @@ _OF_BOTH_KERAS = {
 }
 
 
+def _loop():
+  layers = [_LAYERS.Embedding(9, 4, input_length=3, mask_zero=True)]
+  layers += [_LAYERS.SimpleRNN(3), _LAYERS.Dropout(0.5), _LAYERS.Dense(3)]
+  return tf.keras.Sequential(layers)
+
+
 def _operators():
   inputs = tf.keras.Input([5, 4])
   hidden = inputs + _LAYERS.MultiHeadAttention(2, 3)(inputs, inputs)
@@ -288,11 +294,13 @@ class ExportTest(parameterized.TestCase):
     )
     self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
 
-  @parameterized.parameters(*('mlp', 'cnn', 'file', 'words', 'operators'))
+  @parameterized.parameters(
+    *('mlp', 'cnn', 'file', 'loop', 'operators', 'words')
+  )
   def test_neither_the_process_nor_the_day_leaves_a_trace(self, name):
     folder = self.folder()
     input_shape, num_classes = _CASES['cnn']
-    made = {**_OF_BOTH_KERAS, 'operators': _operators}
+    made = {**_OF_BOTH_KERAS, 'loop': _loop, 'operators': _operators}
     if name == 'file':
       own = tf.keras.Sequential(
         [tf.keras.Input(input_shape), tf.keras.layers.Flatten(), _Layers()]
