@@ -69,7 +69,7 @@ pytest: install  ## The tests of `test` alone; ARGS='-k noise' for some of them.
 	$(PYTEST) -m 'not long' $(ARGS)
 
 .PHONY: test-long
-test-long: install  ## The tests of tests/long_tests.txt: a quarter of an hour.
+test-long: install  ## The tests of tests/long_tests.txt: twenty minutes.
 	$(PYTEST) -m long $(ARGS)
 
 .PHONY: fuzz

@@ -14,6 +14,7 @@ import sys
 import time
 import unittest
 import zipfile
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -141,6 +142,36 @@ def _loop():
   layers = [_LAYERS.Embedding(9, 4, input_length=3, mask_zero=True)]
   layers += [_LAYERS.SimpleRNN(3), _LAYERS.Dropout(0.5), _LAYERS.Dense(3)]
   return tf.keras.Sequential(layers)
+
+
+def _numbers():
+  """With constants, and with gradients of one's own, which swish has."""
+  inputs = tf.keras.Input([4])
+  hidden = 0.1 * _LAYERS.Dense(3, 'swish')(inputs)
+  hidden = tf.where(hidden > 0.2, hidden, 2.0 * hidden)
+  return tf.keras.Model(inputs, _LAYERS.Dense(3)(hidden))
+
+
+@tf.keras.saving.register_keras_serializable('export_test')
+class _Made(tf.keras.layers.Layer):
+  """Captures a tensor, of its making and in a loop."""
+
+  def __init__(self, **kwargs):
+    super().__init__(**kwargs)
+    self.scales = tf.constant([0.5, 2.0, 1.0, 3.0])
+
+  def call(self, inputs):
+    return tf.while_loop(
+      lambda i, _: i < 2,
+      lambda i, x: (i + 1, x * self.scales),
+      (tf.constant(0), inputs + self.scales),
+    )[1]
+
+
+def _made_before():
+  layers = [tf.keras.Input([4], name='in'), _Made(name='made')]
+  layers.append(_LAYERS.Dense(3, name='out'))
+  return tf.keras.Sequential(layers, name='all')
 
 
 def _operators():
@@ -295,12 +326,20 @@ class ExportTest(parameterized.TestCase):
     self.assertIn('ImportError: tvdp_tf was imported', done.stderr)
 
   @parameterized.parameters(
-    *('mlp', 'cnn', 'file', 'loop', 'operators', 'words')
+    *('mlp', 'cnn', 'file', 'loop', 'operators', 'words'),
+    *('numbers', 'made_before'),
   )
   def test_neither_the_process_nor_the_day_leaves_a_trace(self, name):
     folder = self.folder()
     input_shape, num_classes = _CASES['cnn']
-    made = {**_OF_BOTH_KERAS, 'loop': _loop, 'operators': _operators}
+    before = [_made_before() for _ in range(6)]
+    made: dict[str, Any] = {
+      **_OF_BOTH_KERAS,
+      'loop': _loop,
+      'operators': _operators,
+      'numbers': _numbers,
+      'made_before': before.pop,
+    }
     if name == 'file':
       own = tf.keras.Sequential(
         [tf.keras.Input(input_shape), tf.keras.layers.Flatten(), _Layers()]

@@ -31,13 +31,13 @@ import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import ops
 
 from tvdp_tf import _environment
 from tvdp_tf.learning import evaluation, functional, models
@@ -81,6 +81,7 @@ def save_model(
     statement: The privacy statement, ready for `json.dumps`.
     features: Of `learning.features`: what the inputs are computed with.
   """
+  least = _draw_high()
   with (
     _names_from_the_start(),
     functional.unfused(),
@@ -96,7 +97,7 @@ def save_model(
     # It warns of a model that is not compiled, as none here is.
     with _environment.tensorflow_logs_from(python_logging.ERROR):
       _save_saved_model(model, temporary, serve)
-    renumber_functions(temporary)
+    _renumber_drawn(temporary, least)
     extra = temporary / 'assets.extra'
     extra.mkdir()
     for name, text in notes.items():
@@ -277,51 +278,12 @@ def _save_keras(
 _GRAPH = 'saved_model.pb'
 # Hashes of what is changed here; loaders do without.
 _FINGERPRINT = 'fingerprint.pb'
-# A function; or what a part of a loop is given and does not use.
-_NUMBERED = re.compile(r'(\w+)_(\d+)((?:___redundant_placeholder\d+)?)')
-_TRACED = re.compile(r'__(?:inference|forward|backward)_')
-# Where TensorFlow notes the number of a captured tensor.
-_CAPTURED = '_user_specified_name'
-# With which captured tensors, by their numbers, an op is placed.
-_BESIDE = '_class'
-_PASSED_ON = re.compile(r'(\w+)_\d+_0')
-
-
-def _rename_captured(function: function_pb2.FunctionDef) -> None:
-  """Names what a function captures by its place among the arguments."""
-  signature = function.signature
-  new_names = {}
-  for index, argument in enumerate(signature.input_arg):
-    attributes = function.arg_attr[index].attr
-    number = attributes[_CAPTURED].s.decode() if _CAPTURED in attributes else ''
-    if not number.isdigit():  # A name indeed.
-      continue
-    captured = f'captured_{index}'
-    attributes[_CAPTURED].s = captured.encode()
-    if argument.name.endswith(f'_{number}'):
-      new_names[argument.name] = argument.name.removesuffix(number) + captured
-      argument.name = new_names[argument.name]
-  # A loop's body returns what it captures, whose name is without this end then.
-  returned = {f'{argument.name}_0' for argument in signature.output_arg}
-  new_results = {}
-  for index, argument in enumerate(signature.input_arg):
-    match = _PASSED_ON.fullmatch(argument.name)
-    if match and argument.name in returned:
-      new_name = f'{match[1]}_captured_{index}'
-      new_results[argument.name.removesuffix('_0')] = new_name
-      new_names[argument.name] = argument.name = f'{new_name}_0'
-  for argument in signature.output_arg:
-    argument.name = new_results.get(argument.name, argument.name)
-  results = dict(function.ret)
-  function.ret.clear()
-  for name, source in results.items():
-    function.ret[new_results.get(name, name)] = new_names.get(source, source)
-  for node in function.node_def:
-    for index, name in enumerate(node.input):
-      node.input[index] = new_names.get(name, name)
-    beside = node.attr[_BESIDE].list.s if _BESIDE in node.attr else []
-    for index, name in enumerate(beside):
-      beside[index] = re.sub(rb'/\d+$', b'/captured', name)
+# The numbers that TensorFlow draws during an export are above this, and nothing
+# else in a name is.
+_LEAST_DRAWN = 10**6
+_DRAWN = re.compile(r'(?<!\d)\d{7,}(?!\d)')
+# No text that a configuration or a table holds.
+_NAME = re.compile(r'[\w./:;^@+>-]*')
 
 
 def _fields(message: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -331,75 +293,72 @@ def _fields(message: Any) -> Iterator[tuple[str, Any, bool]]:
     yield field.name, value, bool(entry)
 
 
-def _texts(value: Any) -> Iterator[str]:
-  """All texts in a message, or in a value of one."""
-  if isinstance(value, str):
-    yield value
-  elif hasattr(value, 'ListFields'):
-    for _, inner, is_map in _fields(value):
-      yield from _texts(inner)
-      if is_map:
-        yield from _texts(list(inner.values()))
-  elif not isinstance(value, bytes | int | float):
-    for inner in value:  # A list, or the keys of a map.
-      yield from _texts(inner)
+def _rename(message: Any, new_name: Callable[[str], str]) -> None:
+  """Gives new names to all names in a message."""
 
+  def renamed(value):
+    if isinstance(value, str) and _NAME.fullmatch(value):
+      return new_name(value)
+    if isinstance(value, bytes) and value.isascii():  # Of an attribute.
+      return renamed(value.decode()).encode()
+    return value
 
-def _rename(message: Any, names: dict[str, str]) -> None:
-  """Gives new names wherever the old ones stand in a message."""
   for name, value, is_map in _fields(message):
     if is_map:
       old = copy.deepcopy(dict(value))
       value.clear()
       for key, inner in old.items():
         if hasattr(inner, 'ListFields'):
-          _rename(inner, names)
-          value[names.get(key, key)].CopyFrom(inner)
+          _rename(inner, new_name)
+          value[renamed(key)].CopyFrom(inner)
         else:
-          value[names.get(key, key)] = names.get(inner, inner)
-    elif isinstance(value, str):
-      setattr(message, name, names.get(value, value))
+          value[renamed(key)] = renamed(inner)
+    elif isinstance(value, str) or (isinstance(value, bytes) and name == 's'):
+      setattr(message, name, renamed(value))
     elif hasattr(value, 'ListFields'):
-      _rename(value, names)
+      _rename(value, new_name)
     elif not isinstance(value, bytes | int | float):
       for index, inner in enumerate(value):
-        if isinstance(inner, str):
-          value[index] = names.get(inner, inner)
-        elif hasattr(inner, 'ListFields'):
-          _rename(inner, names)
+        if hasattr(inner, 'ListFields'):
+          _rename(inner, new_name)
+        elif isinstance(inner, str) or name == 's':
+          value[index] = renamed(inner)
 
 
-def renumber_functions(path: pathlib.Path) -> None:
-  """Numbers the functions of a SavedModel from 0, in the order of their making.
+def _draw_high() -> int:
+  """A number that TensorFlow has drawn, of which it draws higher ones alone."""
+  while (number := ops.uid()) < _LEAST_DRAWN:
+    pass
+  return number
+
+
+def _renumber_drawn(path: pathlib.Path, least: int) -> None:
+  """Numbers what TensorFlow has numbered in the order of the drawing.
 
   Args:
-    path: Its folder.
+    path: The folder of a SavedModel.
+    least: No more than the numbers that were drawn for it.
   """
   file = path / _GRAPH
   model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-  for graph in model.meta_graphs:
-    for function in graph.graph_def.library.function:
-      _rename_captured(function)
-  # Parts of loops and conditions have names without a prefix.
-  names = {
-    function.signature.name
-    for graph in model.meta_graphs
-    for function in graph.graph_def.library.function
+  drawn: set[int] = set()
+
+  def noted(name: str) -> str:
+    drawn.update(
+      number for n in _DRAWN.findall(name) if (number := int(n)) >= least
+    )
+    return name
+
+  _rename(model, noted)
+  new = {
+    str(number): str(_LEAST_DRAWN + rank)
+    for rank, number in enumerate(sorted(drawn))
   }
-  numbered = {
-    text: match
-    for text in _texts(model)
-    if (match := _NUMBERED.fullmatch(text))
-    and (match[3] or text in names or _TRACED.match(text))
-  }
-  numbers = sorted({int(match[2]) for match in numbered.values()})
-  ranks = {number: rank for rank, number in enumerate(numbers)}
-  _rename(
-    model,
-    {text: f'{m[1]}_{ranks[int(m[2])]}{m[3]}' for text, m in numbered.items()},
-  )
+  _rename(model, lambda n: _DRAWN.sub(lambda m: new.get(m[0], m[0]), n))
   for graph in model.meta_graphs:
+    library = graph.graph_def.library
     # They come in the order of a hash table.
-    graph.graph_def.library.function.sort(key=lambda f: f.signature.name)
+    library.function.sort(key=lambda f: f.signature.name)
+    library.registered_gradients.sort(key=lambda g: g.gradient_func)
   file.write_bytes(model.SerializeToString(deterministic=True))
   (path / _FINGERPRINT).unlink(missing_ok=True)
