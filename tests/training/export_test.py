@@ -383,6 +383,18 @@ class ExportTest(parameterized.TestCase):
       metadata = archive.read('metadata.json').decode()
     self.assertNotIn(datetime.date.today().isoformat(), metadata)
 
+  def test_names_with_large_numbers_of_ones_own_stay(self):
+    def build(*_):
+      layers = [tf.keras.Input([4]), _LAYERS.Dense(3, name='of_20241231')]
+      return tf.keras.Sequential(layers)
+
+    folder = self.folder()
+    spec = models.ModelSpec('own', build, models.CrossEntropyLoss())
+    weights = build().get_weights()
+    export.save_model(folder / 'model', spec, [4], 3, weights)
+    graph = (folder / 'model' / 'saved_model.pb').read_bytes()
+    self.assertIn(b'of_20241231_matmul', graph)
+
   def test_keras_goes_on_with_its_names(self):
     before = tf.keras.layers.Dense(1).name
     self.save(self.folder() / 'model')

@@ -342,11 +342,11 @@ def _renumber_drawn(path: pathlib.Path, least: int) -> None:
   file = path / _GRAPH
   model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
   drawn: set[int] = set()
+  most = ops.uid()
 
   def noted(name: str) -> str:
-    drawn.update(
-      number for n in _DRAWN.findall(name) if (number := int(n)) >= least
-    )
+    numbers = map(int, _DRAWN.findall(name))
+    drawn.update(n for n in numbers if least <= n <= most)
     return name
 
   _rename(model, noted)
