@@ -48,6 +48,14 @@ def main():
     gc.collect()
     for _ in range(600):  # A signal may come just before one of them.
       time.sleep(0.1)
+  if WHAT.value.startswith('streams'):
+    import os, sys
+    with open(WHAT.value.partition(':')[2], 'w') as file:
+      null = os.stat(os.devnull).st_rdev
+      found = [os.fstat(number).st_rdev == null for number in range(3)]
+      child = os.spawnlp(os.P_WAIT, 'sh', 'sh', '-c', 'true >&1 && true >&2')
+      sys.stderr.write('to nobody')
+      print(*found, child, file.fileno() > 2, file=file)
   if WHAT.value == 'interrupt':
     raise KeyboardInterrupt
   print(sorted(shared_flags.values(FLAGS).items()))
@@ -144,6 +152,27 @@ class ProgramTest(parameterized.TestCase):
     result = run('--what=broken pipe')
     self.assertEqual(result.returncode, 1)
     self.assertIn('BrokenPipeError: of a worker', result.stderr)
+
+  @parameterized.parameters(
+    ('<&- >&- 2>&-', 'True True True 0 True'),
+    ('2>&-', 'False False True 0 True'),
+    ('', 'False False False 0 True'),
+  )
+  def test_a_closed_stream_is_no_other_file(self, closed, expected):
+    path = self.create_tempfile().full_path
+    result = subprocess.run(
+      [
+        *('sh', '-c', f'exec "$@" {closed}', 'sh'),
+        *(sys.executable, '-c', _PROGRAM, f'--what=streams:{path}'),
+      ],
+      input='',
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    with open(path, encoding='utf-8') as file:
+      self.assertEqual(file.read().strip(), expected)
+    self.assertEqual(result.stderr, '' if closed else 'to nobody')
 
   def test_help_lists_the_flags(self):
     result = run('--help')

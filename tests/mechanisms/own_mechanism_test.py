@@ -106,7 +106,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     result = train.train(settings, self.run_dir)
     self.assertTrue(result.statement.holds, result.statement.reason)
     self.assertRegex(
-      '\n'.join(result.statement.assumptions), 'mechanism ball is not one of'
+      '\n'.join(result.statement.assumptions), 'mechanism ball is not part of'
     )
     audit = privacy.audit_ledger(self.run_dir / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
@@ -174,7 +174,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     self.assertStartsWith(words, 'mine\n')
     for text in (
       'the process that trains holds the data of all clients',
-      'all that clients send, are claims of',
+      'that clients send nothing else',
       'WARNING: delta = 0.3 is at least 1/n',
     ):
       self.assertEqual(words.count(text), 1, text)

@@ -16,7 +16,7 @@ from tvdp_tf.training import (
 )
 from tvdp_tf.training import train as training
 
-_OTHERWISE = 'noise that differs from round to round was released otherwise'
+_OTHERWISE = 'the noise differs from round to round and was not released'
 
 
 class ChangedNoiseTestCase(resume_cases.FolderTestCase):
@@ -128,7 +128,8 @@ class InterruptedTest(ChangedNoiseTestCase):
     statement = self.resume()
     self.assertTrue(statement['holds'], statement['reason'])
     self.assertEqual(statement['delivered']['poisson']['rdp'], 50)
-    self.assertIn('which the filter proves', ' '.join(statement['assumptions']))
+    words = ' '.join(statement['assumptions'])
+    self.assertIn('which the privacy filter guarantees', words)
     audit = self.audit()
     self.assertEqual(audit.header.renyi_order, order)
     self.assertTrue(audit.holds, audit.reason)
@@ -144,7 +145,8 @@ class InterruptedTest(ChangedNoiseTestCase):
     statement = self.resume()
     self.assertEqual(self.numbers(), [1, 2, 3])
     self.assertEqual(statement['delivered']['poisson']['rdp'], 50)
-    self.assertIn('not go as planned', ' '.join(statement['assumptions']))
+    words = ' '.join(statement['assumptions'])
+    self.assertIn('not follow its first plan', words)
 
   def numbers(self):
     records = _chained_file.read(self.run_dir / run_folder.LEDGER).payloads[2:]
@@ -161,8 +163,8 @@ class InterruptedTest(ChangedNoiseTestCase):
     statement = self.resume()
     self.assertFalse(statement['holds'])
     self.assertStartsWith(statement['reason'], _OTHERWISE)
-    self.assertNotIn('which the filter', ' '.join(statement['assumptions']))
-    self.assertIn('is no bound', ' '.join(statement['assumptions']))
+    self.assertNotIn('the privacy filter', ' '.join(statement['assumptions']))
+    self.assertIn('is not a bound', ' '.join(statement['assumptions']))
     audit = self.audit()
     self.assertIsNone(audit.header.renyi_order)
     self.assertTrue(audit.within_budget)

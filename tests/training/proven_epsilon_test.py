@@ -28,7 +28,7 @@ class ProvenEpsilonTest(parameterized.TestCase):
     statement = plan.statement()
     self.assertTrue(statement.holds)
     self.assertLessEqual(statement.epsilon, 3)
-    self.assertNotIn('as planned', ' '.join(statement.assumptions))
+    self.assertNotIn('its first plan', ' '.join(statement.assumptions))
 
   @parameterized.parameters(*CASES)
   def test_a_run_that_stops_early_states_the_target(self, **changes):
@@ -42,7 +42,7 @@ class ProvenEpsilonTest(parameterized.TestCase):
     for view, epsilons in statement.delivered.items():
       self.assertGreaterEqual(min(epsilons.values()), 3, view)
     self.assertEqual(statement.epsilon, 3)
-    self.assertIn('as planned', ' '.join(statement.assumptions))
+    self.assertIn('its first plan', ' '.join(statement.assumptions))
     json.dumps(statement.to_json_dict())
 
   @parameterized.parameters(*CASES[:2])
@@ -118,10 +118,10 @@ class ProvenEpsilonTest(parameterized.TestCase):
     statement = plan.statement()
     self.assertEqual(statement.holds, holds, statement.reason)
     text = ' '.join(statement.assumptions)
-    self.assertEqual('which the filter proves' in text, holds)
+    self.assertEqual('which the privacy filter guarantees' in text, holds)
     if not holds:
-      self.assertIn('no Renyi order fixed for it in advance', statement.reason)
-      self.assertIn('is no bound', text)
+      self.assertIn('no Renyi order was fixed in advance', statement.reason)
+      self.assertIn('is not a bound', text)
 
   @parameterized.parameters(
     # (theta, rounds of the plan whose noise was released)
@@ -166,7 +166,7 @@ class NoiseTest(parameterized.TestCase):
     plan = plan_cases.build(**SMALL, mechanism=mechanism)
     self.assertEqual((plan.noise, plan.mechanism.noise), ('discrete',) * 2)
     text = ' '.join(plan_cases.finished(plan).statement().assumptions)
-    self.assertIn('nothing is assumed of floating point in the noise', text)
+    self.assertIn('needs no assumption about floating point', text)
     plan = plan_cases.build(**SMALL, mechanism=mechanism, runtime='tff')
     self.assertEqual(plan.noise, 'continuous')
     plan = plan_cases.build(**SMALL, mechanism=mechanism, noise='continuous')
@@ -188,7 +188,7 @@ class NoiseTest(parameterized.TestCase):
     plan = plan_cases.build(**changes, mechanism='gradient')
     statement = plan_cases.finished(plan).statement()
     self.assertFalse(statement.holds)
-    self.assertIn('ends before it could hide', statement.reason)
+    self.assertIn('cut off too early to hide', statement.reason)
 
   def test_a_delta_below_what_is_drawn_is_refused(self):
     with self.assertRaisesRegex(ValueError, 'delta must be at least'):

@@ -266,6 +266,23 @@ def _leave(code: int) -> NoReturn:
   os._exit(code)
 
 
+def _open_closed_streams() -> None:
+  """Opens the null device for every standard stream that is closed.
+
+  Otherwise the next file to be opened, such as a ledger, would take the
+  stream's number, and what a library writes to the stream would end up in it.
+  """
+  for descriptor in range(3):
+    try:
+      os.fstat(descriptor)
+    except OSError:
+      # It takes the lowest number that is free: this one.
+      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+  for name, descriptor in (('stdout', 1), ('stderr', 2)):
+    if getattr(sys, name) is None:
+      setattr(sys, name, os.fdopen(descriptor, 'w', encoding='utf-8'))
+
+
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags, runs `main` and exits.
 
@@ -273,6 +290,7 @@ def run(main: Callable[[], None]) -> NoReturn:
   inside of that (a callback then sets up its context before TensorFlow 2's
   behaviour is switched on), and programs import it late, after their flags.
   """
+  _open_closed_streams()
   _handle(signal.default_int_handler, _interrupt)
   sys.unraisablehook = _again
   _environment.set_defaults()  # Inherited by workers.

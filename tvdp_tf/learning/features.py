@@ -36,6 +36,7 @@ import functools
 import hashlib
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -443,7 +444,11 @@ def applied(
   check(features, dataset.test_features)
   total = len(dataset.train_features) + len(dataset.test_features)
   with tqdm.tqdm(
-    total=total, unit='example', desc=name, delay=2, disable=not progress
+    total=total,
+    unit='example',
+    desc=name,
+    delay=2,
+    disable=not (progress and sys.stderr),
   ) as bar:
 
     def compute(examples, parts, of=features.compute):

@@ -270,10 +270,10 @@ class Central(contract.Mechanism):
         view: self._proven({'pld': pld, 'rdp': self.worst_epsilon()})
       }
       who = (
-        'who was drawn in which round stays a secret of the server, and so '
-        "does this run's folder and what this command prints, whose times tell "
-        'how many were drawn: users are drawn independently with probability'
-        f' {settings.sampling_rate:g}'
+        'users are drawn independently with probability'
+        f' {settings.sampling_rate:g}; the server keeps secret who was drawn in'
+        " which round, and so this run's folder and the output of this command,"
+        ' whose times tell how many were drawn'
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
@@ -281,8 +281,9 @@ class Central(contract.Mechanism):
         view, 'outsider who knows the cohorts, median user'
       )
       who = (
-        'no secret is made of who took part when, and nothing gained by it; a '
-        'user who is removed counts as an update of zero in the same cohorts'
+        'who took part when may be known, and the guarantee gains nothing from'
+        ' it; a user who is removed counts as an update of zero in the same'
+        ' cohorts'
       )
     if self.history:
       views[_EVENTS] = self._proven({'rdp': self._composed()})

@@ -251,18 +251,18 @@ class _Distributed(contract.Mechanism):
     return self.sound_statement(
       self.delivered_views(_VIEW, _MEDIAN),
       _VIEW,
-      why='every sum is on record, with discrete noise of the clients that keep'
-      ' their shares on what has a proven sensitivity',
+      why='every sum is on record, and the discrete noise of the clients that'
+      ' keep their shares is on a sum whose sensitivity is proven',
       assumptions=(
-        'the server sees nothing of a round but the sum of its uploads, modulo'
+        'of a round the server sees only the sum of the uploads, modulo'
         f' 2^{bits} - 1, and who took part: it follows a secure aggregation'
-        ' protocol, but is curious. In this run the sums were SIMULATED: they'
-        ' were added up in the clear by the process that trains',
+        ' protocol, but is curious. In this run the sums were SIMULATED: the'
+        ' process that trains added the uploads up in the clear',
         f'of the {settings.users_per_round} clients of a round at most'
         f' {settings.dropouts} drop out, and the protocol gives no sum of fewer'
         f' than {settings.users_per_round - settings.dropouts}; at most'
         f' {settings.colluders} tell the server their data and noise: the'
-        f' shares of {mechanism.honest_clients} are enough',
+        f' noise of {mechanism.honest_clients} clients is enough',
         'clients run this code and keep their noise secret',
         *self._public(),
       ),
@@ -270,7 +270,7 @@ class _Distributed(contract.Mechanism):
     )
 
   def _public(self) -> list[str]:
-    return ['the cohorts are public, and nothing is gained by them']
+    return ['the cohorts are public; the guarantee gains nothing from them']
 
 
 class Distributed(_Distributed):

@@ -92,15 +92,14 @@ def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
     )
   if not plan.reaches_far_enough:
     return False, (
-      f'{plan.noise} noise ends before it could hide anything at epsilon ='
-      f' {plan.settings.epsilon:g}: whoever sees a value beyond its end knows'
-      ' what is behind it'
+      f'{plan.noise} noise is cut off too early to hide anything at epsilon ='
+      f' {plan.settings.epsilon:g}: a value beyond the cut-off reveals the data'
     )
   if not plan.covers_changes:
     return False, (
-      'noise that differs from round to round was released otherwise than'
-      ' planned, with no Renyi order fixed for it in advance: start anew, or'
-      ' with --theta=1'
+      'the noise differs from round to round and was not released as planned,'
+      ' and no Renyi order was fixed in advance: start a new run, or use'
+      ' --theta=1'
     )
   if delivered_epsilon > plan.settings.epsilon:
     return False, 'the releases have spent more than the target'
@@ -115,20 +114,20 @@ def assumptions(plan: Any) -> list[str]:
   """
   if plan.noise == noise_distance.DISCRETE:
     drawn = (
-      'the keys of the noise are unpredictable, and so is what ChaCha20 makes'
-      ' of them; nothing is assumed of floating point in the noise'
+      'the noise keys are unpredictable, and so is what ChaCha20 generates from'
+      ' them; the noise needs no assumption about floating point'
     )
   else:
     drawn = (
-      'the keys of the noise are unpredictable, and what Philox makes of them'
-      ' is taken for random; noise is computed and added in floating point,'
-      ' whose last bits are taken to tell nothing'
+      'the noise keys are unpredictable, and what Philox generates from them is'
+      ' taken as random; the noise is computed and added in floating point, and'
+      ' the last bits are assumed to disclose nothing'
     )
   found = [
     drawn,
     'the process that trains holds the data of all clients and draws all'
-    ' noise keys: what is promised is promised against who sees what the'
-    ' algorithm sends, not against whoever runs this process',
+    ' noise keys: the promise is against those who see what the algorithm'
+    ' sends, not against whoever runs this process',
     'all settings are public and were not chosen by looking at the data; the'
     ' test set is public, and so are the weights that training starts from',
     'other runs on the same data add to this one, unless they share its ledger',
@@ -139,27 +138,28 @@ def assumptions(plan: Any) -> list[str]:
     found.append(views.privacy_words(plan.settings.views))
   if plan.settings.split == 'dirichlet':
     found.append(
-      'who holds which examples is taken as given: that this simulation deals'
-      ' them out by their labels, all together, is not covered'
+      'who holds which examples is taken as given: this simulation distributes'
+      ' them by their labels, and what that discloses is not covered'
     )
   if plan.header.unit == 'example':
     found.append(
-      'an example is not a person: who has several of them, or some with'
-      ' several clients, is protected less'
+      'an example is not a person: a person with several examples, at one'
+      ' client or at several, is protected less'
     )
   if not plan.as_planned and plan.header.enforced:
     found.append(
-      'the run did not go as planned at its start: what is stated as delivered'
-      ' is the target, which the filter proves whatever made it stop or change'
+      'the run did not follow its first plan: the delivered epsilon stated here'
+      ' is the target, which the privacy filter guarantees whatever made it'
+      ' stop or change'
       if plan.covers_changes
-      else 'the run did not go as planned at its start, and its noise may'
-      ' depend on what was released: what is stated as delivered is no bound'
+      else 'the run did not follow its first plan, and its noise may depend on'
+      ' what was released: the delivered epsilon stated here is not a bound'
     )
   if not plan._is_ours():
     found.append(
-      f'mechanism {plan.name} is not one of this library: its sensitivity,'
-      ' and that its releases are as recorded and all that clients send, are'
-      f' claims of {type(plan).__module__}'
+      f'mechanism {plan.name} is not part of this library:'
+      f' {type(plan).__module__} claims its sensitivity, that its releases are'
+      ' as recorded, and that clients send nothing else'
     )
   return found
 

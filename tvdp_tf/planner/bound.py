@@ -110,7 +110,7 @@ class Noise:
       desc='plans compared',
       delay=2,
       leave=False,
-      disable=not (progress and sys.stderr.isatty()),
+      disable=not (progress and sys.stderr and sys.stderr.isatty()),
     )
 
   def add(self, sim: simulation.Simulation) -> None:

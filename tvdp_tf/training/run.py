@@ -9,6 +9,7 @@ disk, and the evaluation of the last one can be repeated.
 import contextlib
 import math
 import pathlib
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -107,7 +108,7 @@ class TrainingRun:
         initial=rounds.completed,
         total=rounds.total,
         unit='round',
-        disable=not progress,
+        disable=not (progress and sys.stderr),
       ) as bar:
         try:
           while rounds.completed < rounds.total:
