@@ -2,6 +2,7 @@ import json
 import math
 import os
 import pathlib
+import sys
 from unittest import mock
 
 import numpy as np
@@ -70,6 +71,13 @@ class SettingsTest(parameterized.TestCase):
     report = planning_report.make_report(training)
     self.assertEqual(report.settings.contraction, 0.85)
     self.assertEqual(report.settings.initial_gap, math.log(10))
+
+  def test_without_a_standard_error(self):
+    with mock.patch.object(sys, 'stderr', None):
+      made = planning_report.make_report(
+        plan_cases.settings(contraction=0.3), progress=True
+      )
+    self.assertGreaterEqual(made.optimal.rounds, 1)
 
   def test_what_is_given_is_not_assumed(self):
     settings = plan_cases.settings(given=frozenset({'contraction'}))

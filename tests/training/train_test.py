@@ -114,6 +114,19 @@ class TrainTest(resume_cases.FolderTestCase):
     spent = np.array(columns['delivered_epsilon'])
     self.assertTrue((np.diff(spent) >= 0).all())
 
+  def test_without_a_standard_error(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'run')
+    with (
+      mock.patch.object(export, 'save_model'),
+      mock.patch.object(sys, 'stderr', None),
+    ):
+      result = training.train(
+        settings.TrainingSettings(rounds=1, local_steps=2),
+        folder,
+        progress=True,
+      )
+    self.assertTrue(result.statement.holds)
+
   def test_stops_when_no_client_has_budget_left(self):
     folder = pathlib.Path(self.create_tempdir().full_path, 'run')
     initial = calibration.initial_noise_multipliers
