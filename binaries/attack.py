@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import _start  # noqa: F401
 from absl import flags
 
-from tvdp_tf import errors
+from tvdp_tf import errors, mechanisms
 from tvdp_tf.attacks import audit_settings
 from tvdp_tf.cli import program, shared_flags
 from tvdp_tf.training import settings as settings_lib
@@ -148,7 +148,8 @@ def _audit(path: pathlib.Path | None) -> None:
   """The audit of one client, or of a model if one is given."""
   if _is_given('model') or _is_given('dataset'):
     refused = [*_OF_A_CLIENT]
-    if flags.FLAGS.mechanism == 'distributed_users':
+    kind = mechanisms.MECHANISMS.get(flags.FLAGS.mechanism)
+    if kind is not None and kind.unit == 'user':
       refused.remove('l2_norm_clip')  # Of the updates.
     _check_not_given(refused, 'to audit a model or data set of your own')
     _audit_model(path)

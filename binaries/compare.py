@@ -13,7 +13,7 @@ from typing import Any
 import _start  # noqa: F401
 from absl import flags
 
-from tvdp_tf import errors
+from tvdp_tf import errors, mechanisms
 from tvdp_tf.cli import program, shared_flags
 from tvdp_tf.training import settings as settings_lib
 
@@ -29,7 +29,7 @@ flags.adopt_module_key_flags(shared_flags)
 _MECHANISMS = flags.DEFINE_list(
   'mechanisms',
   ['paper', 'gradient', 'none'],
-  f'Some of {", ".join(settings_lib.MECHANISMS)}.',
+  f'Some of {", ".join(mechanisms.MECHANISMS)}, or your own of --import.',
 )
 _THETA = flags.DEFINE_list(
   'theta',
@@ -73,9 +73,9 @@ def main() -> None:
   )
   # Flags are checked before the seconds that the imports take.
   for name in _MECHANISMS.value:
-    if name not in settings_lib.MECHANISMS:
+    if name not in mechanisms.MECHANISMS:
       raise errors.UsageError(
-        f'mechanisms must be some of {", ".join(settings_lib.MECHANISMS)}, got '
+        f'mechanisms must be some of {", ".join(mechanisms.MECHANISMS)}, got '
         f'{name!r}'
       )
     for theta in _thetas():

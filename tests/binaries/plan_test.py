@@ -220,6 +220,23 @@ class PlanTest(PlanTestCase):
     self.assertEqual(result.stdout, '')
     self._assert_one_line(result, 2, message)
 
+  def test_a_mechanism_of_ones_own(self):
+    arguments = [
+      *('plan.py', '--import=own_mechanism', '--mechanism=local_users'),
+      *('--rounds=3', '--contraction=0.3'),
+    ]
+    result = program_runner.run(
+      *arguments, cwd=program_runner.ROOT / 'examples'
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('as own_mechanism claims', result.stdout)
+    self.assertIn('HOLDS', result.stdout)
+    unknown = program_runner.run('plan.py', *arguments[2:])
+    self.assertEqual(unknown.returncode, 2)
+    self.assertRegex(
+      unknown.stderr, "--mechanism must be one of paper, .* got 'local_users'\n"
+    )
+
   def test_claims_of_other_tools(self):
     words = 'epsilon=0.9,delta=1e-5,clip=1,sensitivity=2,rounds='
     result = _run(f'--claim=flower-local-dp:{words}1')

@@ -5,7 +5,11 @@ ball that the parameters are projected to, whatever the data.
 """
 
 import dataclasses
+import functools
+import importlib.util
 import json
+import pathlib
+import types
 from unittest import mock
 
 import numpy as np
@@ -13,9 +17,13 @@ from absl.testing import absltest, parameterized
 
 import tvdp_tf
 from tests.training import resume_cases
-from tvdp_tf import mechanisms, privacy
+from tvdp_tf import mechanisms, privacy, runtimes
+from tvdp_tf.attacks.membership_game import settings as game_settings
+from tvdp_tf.attacks.model_audit import settings as audit_settings
+from tvdp_tf.training import federation, rounds, shared_ledger, train
 from tvdp_tf.training import settings as settings_lib
-from tvdp_tf.training import shared_ledger, train
+
+_EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples/own_mechanism.py'
 
 
 class Ball(mechanisms.Mechanism):
@@ -213,6 +221,103 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
       stddevs.append(plan.mean_noise_stddev(releases))
     self.assertEqual(*stddevs)
     self.assertAlmostEqual(stddevs[0], 3.0 / np.sqrt(2))
+
+
+class RegisteredTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.enter_context(mock.patch.dict(mechanisms.MECHANISMS))
+
+  def test_what_a_module_defines(self):
+    module = types.ModuleType('mine')
+    kinds: list[type] = [
+      type('Base', (Ball,), {'__module__': 'mine'}),
+      type(
+        'Half', (mechanisms.Mechanism,), {'__module__': 'mine', 'name': 'h'}
+      ),
+      type('Imported', (Ball,), {'__module__': 'elsewhere', 'name': 'there'}),
+      type('Whole', (Ball,), {'__module__': 'mine', 'name': 'whole'}),
+    ]
+    for kind in [*kinds, str]:
+      setattr(module, kind.__name__, kind)
+    before = {*mechanisms.MECHANISMS}
+    mechanisms.register_module(module)
+    self.assertEqual({*mechanisms.MECHANISMS} - before, {'whole'})
+    again = type('Again', (Ball,), {'__module__': 'mine', 'name': 'paper'})
+    setattr(module, 'Again', again)  # noqa: B010
+    with self.assertRaisesRegex(ValueError, 'a name of its own, got .paper'):
+      mechanisms.register_module(module)
+
+  def test_attacks_take_what_they_can_attack(self):
+    examples = type(
+      'Examples', (Ball,), {'name': 'ex', 'unit': 'example', '__module__': 'm'}
+    )
+    clipped = type(
+      'Clipped', (examples,), {'name': 'c', 'clips_examples': True}
+    )
+
+    def settings(mechanism):
+      return settings_lib.TrainingSettings(mechanism=mechanism, seed=1)
+
+    game_settings.GameSettings(settings(examples))
+    with self.assertRaisesRegex(ValueError, "got 'ball'"):
+      game_settings.GameSettings(settings(Ball))
+    audit_settings.ModelAuditSettings(settings(clipped))
+    with self.assertRaisesRegex(ValueError, "got 'ex': only for these"):
+      audit_settings.ModelAuditSettings(settings(examples))
+
+
+@functools.cache
+def _example():
+  spec = importlib.util.spec_from_file_location('own_mechanism', _EXAMPLE)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+class ExampleTest(resume_cases.FolderTestCase):
+  """`examples/own_mechanism.py`, whose graph is its own, too."""
+
+  def update(self, seed):
+    """The change of all weights in one round of four users, flat."""
+    settings = settings_lib.TrainingSettings(
+      mechanism=_example().LocalUsers,
+      epsilon=1.0,
+      rounds=1,
+      users=4,
+      users_per_round=4,
+      local_steps=1,
+      l2_norm_clip=0.1,
+      seed=seed,
+    )
+    fed = federation.assemble(settings)
+    plan = mechanisms.build(settings, fed)
+    with runtimes.compiled_runtime('cpu'):
+      run = rounds.on_runtime(plan, fed)
+      state = run.process.initialize()
+      releases = run.releases(state, 1, run.cohort(1))
+      found = run.run(state, releases, run.noise_keys(releases))
+    flat = [
+      np.concatenate([np.ravel(w) for w in one.global_model_weights.trainable])
+      for one in (state, found)
+    ]
+    return flat[1] - flat[0], plan
+
+  def test_noise_is_of_the_keys_and_as_large_as_stated(self):
+    update, plan = self.update(seed=1)
+    np.testing.assert_array_equal(update, self.update(seed=1)[0])
+    stddev = plan.schedule.stddevs()[0]
+    # The mean of the clipped updates is below a hundredth of that of the noise.
+    self.assertGreater(stddev / 2, 100 * 0.1 / np.sqrt(len(update)))
+    # Five standard deviations of what is estimated.
+    self.assertAlmostEqual(
+      np.std(update) / (stddev / 2), 1, delta=5 / np.sqrt(2 * len(update))
+    )
+    multiplier = plan.round(1, np.arange(4), stddev).noise_multipliers[0]
+    self.assertAlmostEqual(stddev, 2 * 0.1 * multiplier)
+    other, _ = self.update(seed=2)
+    self.assertLess(abs(np.corrcoef(update, other)[0, 1]), 0.1)
 
 
 if __name__ == '__main__':

@@ -149,11 +149,16 @@ def _explain(error: flags.Error) -> str:
 
 
 def _import_own(names: Sequence[str]) -> None:
-  """Imports modules of the user's, of the current folder or installed."""
+  """Imports modules of the user's, of the current folder or installed.
+
+  The mechanisms that they define are known by their names from then on.
+  """
+  from tvdp_tf import mechanisms  # noqa: PLC0415
+
   sys.path.insert(1, os.getcwd())
   for name in names:
     try:
-      importlib.import_module(name)
+      mechanisms.register_module(importlib.import_module(name))
     except Exception as error:  # Of any kind: it is the module's own code.
       _exit(
         2,
@@ -298,7 +303,8 @@ def run(main: Callable[[], None]) -> NoReturn:
   flags.DEFINE_list(
     'import',
     [],
-    'Python modules to import first, of the classes of a --model=keras:PATH.',
+    'Python modules to import first, with your own mechanisms or the classes'
+    ' of a --model=keras:PATH.',
   )
   flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['import'])
   logging.use_absl_handler()

@@ -55,12 +55,12 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'Label skew of --split=dirichlet: small is skewed.',
   ),
   'mechanism': (
-    settings.MECHANISMS,
+    'string',  # The settings know those of --import, too.
     '; '.join(
       f'{name}: {mechanism.summary}'
       for name, mechanism in mechanisms.MECHANISMS.items()
     )
-    + '.',
+    + '; or the name of your own, of a module of --import.',
   ),
   'participation': (
     settings.PARTICIPATIONS,

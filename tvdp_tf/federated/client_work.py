@@ -176,15 +176,30 @@ def build_difference(
   local_steps: int,
   learning_rate: float,
   l2_regularization: float,
+  keyed: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Plain full-batch steps; brings w_k - w(m-1), to be clipped and summed."""
+  """Plain full-batch steps; brings w_k - w(m-1), to be clipped.
+
+  Args:
+    model: The model.
+    local_steps: tau.
+    learning_rate: eta.
+    l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
+    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed.
+
+  Returns:
+    The process.
+  """
   train = _local_trainer(
     model, local_steps, learning_rate, None, l2_regularization
   )
 
   def train_batch(weights, batch):
     trained = train(weights, batch)
-    return tuple(new - old for new, old in zip(trained, weights, strict=True))
+    update = tuple(new - old for new, old in zip(trained, weights, strict=True))
+    return (
+      aggregator.KeyedUpdate(update, batch['noise_key']) if keyed else update
+    )
 
   return _stateless(model, train_batch)
 

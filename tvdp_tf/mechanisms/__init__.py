@@ -6,6 +6,7 @@
 
 import contextlib
 import dataclasses
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,7 @@ __all__ = [
   'build',
   'named_after_a_setting',
   'register',
+  'register_module',
 ]
 
 _ALL: tuple[type[Mechanism], ...] = (
@@ -93,6 +95,29 @@ def register(mechanism: type[Mechanism]) -> str:
       f'mechanism must have a name of its own, got {mechanism.name!r}'
     )
   return mechanism.name
+
+
+def register_module(module: types.ModuleType) -> None:
+  """Makes the mechanisms known that a module defines.
+
+  A class without a name of its own, or with abstract methods, is a base class
+  of others.
+
+  Args:
+    module: Any.
+
+  Raises:
+    ValueError: As of `register`.
+  """
+  for kind in vars(module).values():
+    if (
+      isinstance(kind, type)
+      and issubclass(kind, Mechanism)
+      and kind.__module__ == module.__name__
+      and 'name' in vars(kind)
+      and not kind.__abstractmethods__
+    ):
+      register(kind)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ from tvdp_tf.privacy import noise_distance, sensitivity
 
 # As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
 MODELS = ('mlp', 'svm', 'cnn', 'linear')
-MECHANISMS = tuple(mechanisms.MECHANISMS)
 SPLITS = ('iid', 'dirichlet', 'natural')
 # In the place of a name: what `fit` has been given.
 OWN = datasets.OWN

@@ -10,10 +10,14 @@ from tvdp_tf import _validate, mechanisms
 from tvdp_tf.attacks import lower_bound
 from tvdp_tf.training import settings as settings_lib
 
-# Whose epsilon is about an example, as the game is.
-MECHANISMS = tuple(
-  name for name, kind in mechanisms.MECHANISMS.items() if kind.unit == 'example'
-)
+
+def _played() -> list[str]:
+  """The mechanisms whose epsilon is about an example, as the game is."""
+  return [
+    name
+    for name, kind in mechanisms.MECHANISMS.items()
+    if kind.unit == 'example'
+  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +46,7 @@ class GameSettings:
   def __post_init__(self):
     if self.training.seed is None:
       raise ValueError('seed must be given, got None')
-    _validate.one_of('mechanism', self.training.mechanism, MECHANISMS)
+    _validate.one_of('mechanism', self.training.mechanism, _played())
     _validate.one_of('split', self.training.split, ['iid'])
     # The pairs that are told apart are of examples that were exchanged.
     _validate.one_of('adjacency', self.training.adjacency, ['replace-one'])

@@ -9,13 +9,18 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose releases are means or sums of clipped gradients, or secure sums of
-# clipped updates: the pairs and the canaries are made for these.
-MECHANISMS = tuple(
-  name
-  for name, kind in mechanisms.MECHANISMS.items()
-  if kind.clips_examples or kind.sums_securely
-)
+
+def _audited() -> list[str]:
+  """The mechanisms that the pairs and the canaries are made for.
+
+  Their releases are means or sums of clipped gradients, or secure sums of
+  clipped updates.
+  """
+  return [
+    name
+    for name, kind in mechanisms.MECHANISMS.items()
+    if kind.clips_examples or kind.sums_securely
+  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +51,9 @@ class ModelAuditSettings:
 
   def __post_init__(self):
     training = self.training
-    if training.mechanism not in MECHANISMS:
+    if training.mechanism not in (audited := _audited()):
       raise ValueError(
-        f'mechanism must be one of {", ".join(MECHANISMS)} to audit a model, '
+        f'mechanism must be one of {", ".join(audited)} to audit a model, '
         f'got {training.mechanism!r}: only for these are there canaries'
       )
     # The pairs that are told apart are of examples that were exchanged.
