@@ -8,7 +8,7 @@ one size. `files:FOLDER` is a data set in files that may be larger than memory
 (`on_disk`).
 
 To add your own data set, write a function of `data_dir` that returns a
-`Dataset`:
+`Dataset` (checked by `own_loader`):
 
   datasets.LOADERS['mine'] = load_mine
   settings = TrainingSettings(dataset='mine')
@@ -36,7 +36,7 @@ import numpy as np
 from absl import logging
 
 from tvdp_tf import _arrays, _validate, errors
-from tvdp_tf.learning import aligned, on_disk
+from tvdp_tf.learning import aligned, on_disk, own_loader
 
 _FOLDER = 'decoded_by_tvdp_tf'
 # Larger ones would not fit into memory twice.
@@ -557,7 +557,20 @@ def load(
   match = _TFDS.fullmatch(name)
   if in_bytes and (images := _images(name)):
     return _load_images(images, data_dir, in_bytes=True)
-  return _load_images(match[1], data_dir) if match else LOADERS[name](data_dir)
+  if match:
+    return _load_images(match[1], data_dir)
+  loader = LOADERS[name]
+  if loader is _BUILT_IN.get(name):
+    return loader(data_dir)
+  try:
+    found = loader(data_dir)
+  except errors.TvdpError:
+    raise
+  except Exception as error:  # Of any kind: it is the user's code.
+    raise errors.DatasetUnavailableError(
+      f'data set {name} cannot be loaded: {type(error).__name__}: {error}'
+    ) from error
+  return Dataset(**own_loader.checked(name, found))
 
 
 def facts(name: str, data_dir: str | None = None) -> Facts:
