@@ -15,10 +15,11 @@ _SET = tf.data.Dataset.from_tensor_slices((_X, _Y))
 class _Frame:
   """What is asked of pandas."""
 
-  def __init__(self, values, index=None):
+  def __init__(self, values, index=None, columns=None):
     self._values = values
     self.shape = np.shape(values)
     self.index = index
+    self.columns = columns
 
   def to_numpy(self):
     return self._values
@@ -105,6 +106,24 @@ class DataTest(parameterized.TestCase):
     self.assertEqual(
       [part.tolist() for part in clients], [[1, 4], [0, 2, 5], [3]]
     )
+
+  @parameterized.parameters(('ab', True), ('ba', False), ('ac', False))
+  def test_columns_of_the_test(self, names, are_taken):
+    x, test, other = (
+      _Frame(values, columns=_Index(columns))
+      for values, columns in ((_X, 'ab'), (_TEST[0], names), (_X[:2], names))
+    )
+    for arguments in (
+      (x, _Y, (test, _TEST[1])),
+      ([(x, _Y), (other, _Y[:2])], None, _TEST),
+    ):
+      if are_taken:
+        _dataset(*arguments)
+        continue
+      with self.assertRaisesRegex(
+        ValueError, '^test must have the columns of x'
+      ):
+        _dataset(*arguments)
 
   @parameterized.parameters(([1, 2], [1, 2], True), ([1, 2], [2, 1], False))
   def test_ids_of_other_rows(self, index, index_of_ids, are_taken):

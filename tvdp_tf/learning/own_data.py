@@ -6,6 +6,7 @@ classes is taken from the model.
 
 import itertools
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ def dataset(
         f'{parts[0][0].shape[1:]} and {features.shape[1:]}'
       )
   private = [x] if y is not None else [_examples_of(part) for part in x]
+  _check_columns([*private, _examples_of(test)])
   if any(
     _is_same(given, _examples_of(test)) or _is_same(features, test_features)
     for given, (features, _) in zip(private, parts, strict=True)
@@ -174,6 +176,17 @@ def _check_index(x: Any, user_ids: Any) -> None:
     raise ValueError(
       'users must have the index of x, so that each id is that of its row, got'
       ' another one'
+    )
+
+
+def _check_columns(examples: Sequence[Any]) -> None:
+  """Refuses frames whose columns have other names, or another order."""
+  columns = [getattr(one, 'columns', None) for one in examples]
+  known = [names for names in columns if hasattr(names, 'equals')]
+  if any(not names.equals(known[0]) for names in known[1:]):
+    raise ValueError(
+      'test must have the columns of x, and so must the examples of every user,'
+      ' in the same order, got frames with others'
     )
 
 
