@@ -181,7 +181,7 @@ def _check_index(x: Any, user_ids: Any) -> None:
 
 def _check_columns(examples: Sequence[Any]) -> None:
   """Refuses frames whose columns have other names, or another order."""
-  columns = [getattr(one, 'columns', None) for one in examples]
+  columns: list[Any] = [getattr(one, 'columns', None) for one in examples]
   known = [names for names in columns if hasattr(names, 'equals')]
   if any(not names.equals(known[0]) for names in known[1:]):
     raise ValueError(
