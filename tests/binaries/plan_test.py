@@ -44,6 +44,25 @@ print(sorted(name for name in loaded if name.startswith(('tensor', 'keras'))))
   )
 
 
+# What docs/EXTENDING.md shows.
+_MY_DATA = """
+import numpy as np
+from tvdp_tf.learning import datasets, features
+
+def load_mine(data_dir):
+  del data_dir
+  x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+  y[0] = {}
+  return datasets.Dataset('mine', x[:30], y[:30], x[30:], y[30:], 2)
+
+def squares(x):
+  return np.concatenate([x, x**2])
+
+datasets.LOADERS['mine'] = load_mine
+features.register(squares)
+"""
+
+
 class PlanTestCase(parameterized.TestCase):
   def _folder(self) -> pathlib.Path:
     return pathlib.Path(self.create_tempdir().full_path)
@@ -236,6 +255,19 @@ class PlanTest(PlanTestCase):
     self.assertRegex(
       unknown.stderr, "--mechanism must be one of paper, .* got 'local_users'\n"
     )
+
+  @parameterized.parameters((0, 0, 'HOLDS'), (5, 1, 'class numbers in [0, 2)'))
+  def test_data_and_features_of_ones_own(self, first_label, code, text):
+    folder = self.create_tempdir()
+    folder.create_file('my_data.py', _MY_DATA.format(first_label))
+    result = program_runner.run(
+      *('plan.py', '--import=my_data', '--dataset=mine', '--features=squares'),
+      *('--model=linear', '--rounds=3', '--contraction=0.3'),
+      cwd=folder.full_path,
+    )
+    self.assertEqual(result.returncode, code, result.stderr)
+    self.assertIn(text, result.stderr if code else result.stdout)
+    self.assertLen(result.stderr.splitlines(), code)
 
   def test_claims_of_other_tools(self):
     words = 'epsilon=0.9,delta=1e-5,clip=1,sensitivity=2,rounds='
