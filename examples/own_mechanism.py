@@ -73,7 +73,11 @@ class LocalUsers(tvdp_tf.Mechanism):
       self.delivered_views('server', 'server, median user'),
       'server',
       why='every update is clipped and gets its noise before it is uploaded',
-      assumptions=('clients run this code and keep their noise secret',),
+      assumptions=(
+        'clients run this code and keep their noise secret',
+        'the server is honest but curious, and the cohorts are public',
+        'a person is one user',
+      ),
       rule=self.rule,
     )
 

@@ -393,7 +393,7 @@ CASES: list[Case] = [
     ('inner.dtype not in (tf.resource, tf.variant)', 'False'),
   ),
   (
-    'tvdp_tf/learning/own_data.py',
+    'tvdp_tf/learning/own_arrays.py',
     (f'{LEARNING}own_data_test.py',),
     ('if not kept.all():', 'if False:'),
     (
@@ -401,6 +401,10 @@ CASES: list[Case] = [
       'copy == copy',
     ),
     ('if np.ma.is_masked(value):', 'if False:'),
+  ),
+  (
+    'tvdp_tf/learning/own_data.py',
+    (f'{LEARNING}own_data_test.py',),
     ('wrong |= np.ma.getmaskarray(ids)', 'pass'),
     ('if not isinstance(x, (list, tuple)) or not len(x):', 'if False:'),
     ('not known[0].equals(known[1])', 'False'),

@@ -252,9 +252,9 @@ class RegisteredTest(parameterized.TestCase):
     examples = type(
       'Examples', (Ball,), {'name': 'ex', 'unit': 'example', '__module__': 'm'}
     )
-    clipped = type(
-      'Clipped', (examples,), {'name': 'c', 'clips_examples': True}
-    )
+    # It says so, but has another graph than those that can be attacked.
+    odd = type('Odd', (examples,), {'name': 'odd', 'clips_examples': True})
+    clipped = type('Clipped', (mechanisms.Gradient,), {'name': 'c'})
 
     def settings(mechanism):
       return settings_lib.TrainingSettings(mechanism=mechanism, seed=1)
@@ -263,8 +263,9 @@ class RegisteredTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "got 'ball'"):
       game_settings.GameSettings(settings(Ball))
     audit_settings.ModelAuditSettings(settings(clipped))
-    with self.assertRaisesRegex(ValueError, "got 'ex': only for these"):
-      audit_settings.ModelAuditSettings(settings(examples))
+    for kind, name in ((examples, 'ex'), (odd, 'odd')):
+      with self.assertRaisesRegex(ValueError, f"got '{name}': only for these"):
+        audit_settings.ModelAuditSettings(settings(kind))
 
 
 @functools.cache

@@ -8,7 +8,7 @@ one size. `files:FOLDER` is a data set in files that may be larger than memory
 (`on_disk`).
 
 To add your own data set, write a function of `data_dir` that returns a
-`Dataset` (checked by `own_loader`):
+`Dataset` (checked by `own_arrays`):
 
   datasets.LOADERS['mine'] = load_mine
   settings = TrainingSettings(dataset='mine')
@@ -36,7 +36,7 @@ import numpy as np
 from absl import logging
 
 from tvdp_tf import _arrays, _validate, errors
-from tvdp_tf.learning import aligned, on_disk, own_loader
+from tvdp_tf.learning import aligned, on_disk, own_arrays
 
 _FOLDER = 'decoded_by_tvdp_tf'
 # Larger ones would not fit into memory twice.
@@ -564,13 +564,15 @@ def load(
     return loader(data_dir)
   try:
     found = loader(data_dir)
+    if not isinstance(found, Dataset):
+      raise TypeError(f'a Dataset is expected, got {type(found).__name__}')
+    return Dataset(**own_arrays.dataset_fields(found))
   except errors.TvdpError:
     raise
   except Exception as error:  # Of any kind: it is the user's code.
     raise errors.DatasetUnavailableError(
       f'data set {name} cannot be loaded: {type(error).__name__}: {error}'
     ) from error
-  return Dataset(**own_loader.checked(name, found))
 
 
 def facts(name: str, data_dir: str | None = None) -> Facts:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf.learning import datasets
+from tvdp_tf.learning import datasets, own_arrays
 
 
 def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
@@ -156,8 +156,8 @@ def _part(
       f' tf.data.Dataset, got {type(part).__name__}'
     )
   x, y = f'x {whose}'.strip(), f'y {whose}'.strip()
-  features = _features(x, part[0], dtype)
-  labels = _labels(y, part[1], num_classes)
+  features = own_arrays.features(x, part[0], dtype)
+  labels = own_arrays.labels(y, part[1], num_classes)
   if len(features) != len(labels) or not len(labels):
     raise ValueError(
       f'{y} must have a label for each of one example or more, got '
@@ -262,72 +262,3 @@ def _read(
       ' one-hot label of an example, or those of a batch'
     )
   return np.concatenate(features), np.concatenate(labels)
-
-
-def _array(name: str, value: Any) -> np.ndarray:
-  if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
-    value = value.to_numpy()
-  if np.ma.is_masked(value):
-    raise ValueError(f'{name} must have all its numbers, got masked ones')
-  try:
-    array = np.asarray(value)
-  except (TypeError, ValueError):
-    raise ValueError(f'{name} must be one array of numbers') from None
-  if array.dtype == object and all(
-    isinstance(one, (numbers.Real, np.bool_)) for one in array.flat
-  ):
-    array = array.astype(np.float64)  # A frame's columns of several types.
-  if array.dtype.kind not in 'biuf':
-    raise ValueError(
-      f'{name} must hold numbers alone, got the dtype {array.dtype}'
-    )
-  if not array.ndim:
-    raise ValueError(f'{name} must hold examples, got a single number')
-  if array.dtype.kind == 'f':
-    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
-    if not finite.all():
-      raise ValueError(
-        f'{name} must hold finite numbers, got another in row '
-        f'{np.argmin(finite)}'
-      )
-  return array
-
-
-def _features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
-  array = _array(name, value)
-  if array.dtype.kind == 'f' and dtype.kind != 'f':
-    raise ValueError(
-      f'{name} must hold whole numbers for a model of {dtype}, got the dtype '
-      f'{array.dtype}'
-    )
-  # What a user has is the caller's to change: a copy.
-  with np.errstate(over='ignore'):
-    copy = np.array(array, dtype)
-  kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
-  if not kept.all():
-    raise ValueError(
-      f'{name} must hold numbers within {dtype}, got another in row '
-      f'{np.argmin(kept.reshape(len(kept), -1).all(axis=1))}'
-    )
-  return copy
-
-
-def _labels(name: str, value: Any, num_classes: int) -> np.ndarray:
-  array = _array(name, value)
-  allowed = (
-    f'{name} must hold class numbers in [0, {num_classes}), as many as the '
-    'model tells apart'
-  )
-  if array.ndim == 2 and array.shape[1] == num_classes:
-    ones = array == 1
-    wrong = (ones.sum(axis=1) != 1) | ((array != 0) != ones).any(axis=1)
-    array = ones.argmax(axis=1)
-  else:
-    if array.ndim == 2 and array.shape[1] == 1:
-      array = array[:, 0]
-    if array.ndim != 1:
-      raise ValueError(f'{allowed}, a row of them, got shape {array.shape}')
-    wrong = (array < 0) | (array >= num_classes) | (array != np.floor(array))
-  if wrong.any():
-    raise ValueError(f'{allowed}, got another in row {np.argmax(wrong)}')
-  return array.astype(np.int32)

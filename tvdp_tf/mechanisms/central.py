@@ -272,8 +272,8 @@ class Central(contract.Mechanism):
       who = (
         'users are drawn independently with probability'
         f' {settings.sampling_rate:g}; the server keeps secret who was drawn in'
-        " which round, and so this run's folder and the output of this command,"
-        ' whose times tell how many were drawn'
+        " which round, and with it this run's folder and the output of this"
+        ' command, whose times tell how many were drawn'
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
@@ -281,8 +281,8 @@ class Central(contract.Mechanism):
         view, 'outsider who knows the cohorts, median user'
       )
       who = (
-        'who took part when may be known, and the guarantee gains nothing from'
-        ' it; a user who is removed counts as an update of zero in the same'
+        'it may be known who took part when: the guarantee does not need this'
+        ' secret; a user who is removed counts as an update of zero in the same'
         ' cohorts'
       )
     if self.history:

@@ -130,6 +130,7 @@ class _Distributed(contract.Mechanism):
   planned most sets it.
   """
 
+  graph = DistributedMechanism
   participations = ('balanced', 'uniform')
   noises = (noise_distance.DISCRETE,)
   adjacencies = _ADJACENCIES

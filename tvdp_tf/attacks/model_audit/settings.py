@@ -9,17 +9,17 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
+# Whose releases are means or sums of clipped gradients, or secure sums of
+# clipped updates: the pairs and the canaries are made for these.
+_GRAPHS = (mechanisms.GradientMechanism, mechanisms.DistributedMechanism)
+
 
 def _audited() -> list[str]:
-  """The mechanisms that the pairs and the canaries are made for.
-
-  Their releases are means or sums of clipped gradients, or secure sums of
-  clipped updates.
-  """
+  """The mechanisms that can be audited."""
   return [
     name
     for name, kind in mechanisms.MECHANISMS.items()
-    if kind.clips_examples or kind.sums_securely
+    if issubclass(kind.graph, _GRAPHS)
   ]
 
 

@@ -1,4 +1,4 @@
-"""What a user's loader returns is used as it should be, or refused."""
+"""What a loader of the caller's returns is used as it should be, or refused."""
 
 import dataclasses
 from unittest import mock
@@ -20,7 +20,7 @@ def _with(field, row, value):
   return {field: array}
 
 
-class OwnLoaderTest(parameterized.TestCase):
+class DatasetFieldsTest(parameterized.TestCase):
   def load(self, loader):
     with mock.patch.dict(datasets.LOADERS, mine=loader):
       return datasets.load('mine')
@@ -30,6 +30,7 @@ class OwnLoaderTest(parameterized.TestCase):
     {'train_features': _X[:6].tolist(), 'train_labels': _Y[:6].tolist()},
     {'test_labels': _Y[6:].astype(float)},
     {'num_classes': np.int64(2)},
+    {'train_labels': np.eye(2)[_Y[:6]]},
   )
   def test_takes(self, **changes):
     found = self.load(lambda _: dataclasses.replace(_GOOD, **changes))
@@ -44,36 +45,41 @@ class OwnLoaderTest(parameterized.TestCase):
       np.testing.assert_array_equal(labels, _Y[rows])
 
   @parameterized.parameters(
-    (_with('train_labels', 3, 2), 'class numbers .* as train_labels, .* row 3'),
-    (_with('train_labels', 3, -1), 'class numbers in .0, 2. .* in row 3'),
-    (_with('test_labels', 0, 0.5), 'as test_labels, got another in row 0'),
+    (_with('train_labels', 3, 2), 'train_labels must hold class .* in row 3'),
+    (_with('train_labels', 3, -1), 'class numbers in .0, 2.*, .* in row 3'),
+    (_with('test_labels', 0, 0.5), 'test_labels must .* another in row 0'),
     (
       _with('train_features', 5, np.nan),
-      'finite .* as train_features,.* row 5',
+      'train_features .* finite .* in row 5',
     ),
     (
       _with('test_features', 1, 1e39),
-      'finite .* as test_features, .* in row 1',
+      'test_features .* within float32.* row 1',
     ),
-    ({'train_labels': _Y[:5]}, r'train_labels \[6\], one .* the shape \[5\]'),
-    ({'train_labels': np.eye(2)[_Y[:6]]}, r'one .* the shape \[6, 2\]'),
-    ({'train_features': _X[:6, :3]}, r'one shape .* \[3\] and \[4\]'),
-    ({'test_features': _X[:0]}, r'test_features \[n, ...\], .* \[0, 4\]'),
-    ({'train_features': _X[:6, 0]}, r'train_features \[n, ...\], .* \[6\]'),
-    ({'train_features': [[1.0], [1.0, 2.0]]}, 'numbers as train_features'),
-    ({'train_labels': ['a'] * 6}, 'numbers as train_labels, got list'),
-    ({'num_classes': 1}, 'num_classes of at least 2, got 1'),
-    ({'num_classes': 2.5}, 'num_classes of at least 2, got 2.5'),
+    ({'train_labels': _Y[:5]}, 'train_labels .* 6 examples and 5 labels'),
+    ({'train_labels': np.eye(3)[_Y[:6]]}, r'a row of them, .* \(6, 3\)'),
+    ({'train_features': _X[:6, :3]}, r'one shape, got \(3,\) and \(4,\)'),
+    (
+      {'test_features': _X[:0], 'test_labels': _Y[:0]},
+      'test_labels must .* one example or more, got 0 examples and 0 labels',
+    ),
+    ({'train_features': _X[:6, 0]}, r'one shape, got \(\) and \(4,\)'),
+    ({'train_features': [[1.0], [1.0, 2.0]]}, 'train_features .* of numbers'),
+    ({'train_labels': ['a'] * 6}, 'train_labels must hold numbers alone'),
+    ({'num_classes': 1}, 'num_classes must be an integer >= 2, got 1'),
+    ({'num_classes': 2.5}, 'num_classes must be an integer >= 2, got 2.5'),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(
-      errors.DatasetUnavailableError, f'^data set mine must have .*{message}'
+      errors.DatasetUnavailableError,
+      f'^data set mine cannot be loaded: .*{message}',
     ):
       self.load(lambda _: dataclasses.replace(_GOOD, **changes))
 
   def test_what_is_no_data_set(self):
     with self.assertRaisesRegex(
-      errors.DatasetUnavailableError, '^data set mine must be .* got tuple$'
+      errors.DatasetUnavailableError,
+      '^data set mine cannot .* a Dataset is expected, got tuple$',
     ):
       self.load(lambda _: (_X, _Y))
 

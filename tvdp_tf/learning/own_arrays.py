@@ -1,0 +1,137 @@
+"""Checks features and labels that a caller or a caller's loader brings.
+
+The text of an error shows no values: some of them are private.
+"""
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from tvdp_tf import _validate
+from tvdp_tf.learning import on_disk
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+  if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
+    value = value.to_numpy()
+  if np.ma.is_masked(value):
+    raise ValueError(f'{name} must have all its numbers, got masked ones')
+  try:
+    array = np.asarray(value)
+  except (TypeError, ValueError):
+    raise ValueError(f'{name} must be one array of numbers') from None
+  if array.dtype == object and all(
+    isinstance(one, (numbers.Real, np.bool_)) for one in array.flat
+  ):
+    array = array.astype(np.float64)  # A frame's columns of several types.
+  if array.dtype.kind not in 'biuf':
+    raise ValueError(
+      f'{name} must hold numbers alone, got the dtype {array.dtype}'
+    )
+  if not array.ndim:
+    raise ValueError(f'{name} must hold examples, got a single number')
+  if array.dtype.kind == 'f':
+    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    if not finite.all():
+      raise ValueError(
+        f'{name} must hold finite numbers, got another in row '
+        f'{np.argmin(finite)}'
+      )
+  return array
+
+
+def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
+  """Examples [n, ...], a copy.
+
+  Args:
+    name: Of the value, for errors.
+    value: An array, a data frame or the like.
+    dtype: Of the model's input.
+
+  Raises:
+    ValueError: If a number is not finite, or not one of `dtype`.
+  """
+  array = _array(name, value)
+  if array.dtype.kind == 'f' and dtype.kind != 'f':
+    raise ValueError(
+      f'{name} must hold whole numbers for a model of {dtype}, got the dtype '
+      f'{array.dtype}'
+    )
+  # What a user has is the caller's to change: a copy.
+  with np.errstate(over='ignore'):
+    copy = np.array(array, dtype)
+  kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
+  if not kept.all():
+    raise ValueError(
+      f'{name} must hold numbers within {dtype}, got another in row '
+      f'{np.argmin(kept.reshape(len(kept), -1).all(axis=1))}'
+    )
+  return copy
+
+
+def labels(name: str, value: Any, num_classes: int) -> np.ndarray:
+  """Class numbers, int32 [n].
+
+  Args:
+    name: Of the value, for errors.
+    value: Class numbers [n] or [n, 1], or one-hot [n, num_classes].
+    num_classes: How many classes there are.
+
+  Raises:
+    ValueError: If it is something else.
+  """
+  array = _array(name, value)
+  allowed = (
+    f'{name} must hold class numbers in [0, {num_classes}), as many as the '
+    'model tells apart'
+  )
+  if array.ndim == 2 and array.shape[1] == num_classes:
+    ones = array == 1
+    wrong = (ones.sum(axis=1) != 1) | ((array != 0) != ones).any(axis=1)
+    array = ones.argmax(axis=1)
+  else:
+    if array.ndim == 2 and array.shape[1] == 1:
+      array = array[:, 0]
+    if array.ndim != 1:
+      raise ValueError(f'{allowed}, a row of them, got shape {array.shape}')
+    wrong = (array < 0) | (array >= num_classes) | (array != np.floor(array))
+  if wrong.any():
+    raise ValueError(f'{allowed}, got another in row {np.argmax(wrong)}')
+  return array.astype(np.int32)
+
+
+def dataset_fields(found: Any) -> dict[str, Any]:
+  """The fields of a `datasets.Dataset` of a caller's loader, checked.
+
+  Args:
+    found: The `Dataset`.
+
+  Raises:
+    ValueError: If one of them cannot be used.
+  """
+  fields: dict[str, Any] = {
+    'name': found.name,
+    'num_classes': _validate.integer('num_classes', found.num_classes, 2),
+  }
+  for part in ('train', 'test'):
+    of_features, of_labels = f'{part}_features', f'{part}_labels'
+    examples = getattr(found, of_features)
+    if not isinstance(examples, on_disk.Examples):
+      examples = features(of_features, examples, np.dtype(np.float32))
+    classes = labels(
+      of_labels, getattr(found, of_labels), fields['num_classes']
+    )
+    if len(classes) != len(examples) or not len(classes):
+      raise ValueError(
+        f'{of_labels} must have a label for each of one example or more, got'
+        f' {len(examples)} examples and {len(classes)} labels'
+      )
+    fields |= {of_features: examples, of_labels: classes}
+  shapes = [fields[f'{part}_features'].shape[1:] for part in ('train', 'test')]
+  if shapes[0] != shapes[1] or not shapes[0]:
+    raise ValueError(
+      'train_features and test_features must be [n, ...], with examples of one'
+      f' shape, got {shapes[0]} and {shapes[1]}'
+    )
+  return fields
