@@ -82,10 +82,7 @@ def labels(name: str, value: Any, num_classes: int) -> np.ndarray:
     ValueError: If it is something else.
   """
   array = _array(name, value)
-  allowed = (
-    f'{name} must hold class numbers in [0, {num_classes}), as many as the '
-    'model tells apart'
-  )
+  allowed = f'{name} must hold class numbers in [0, {num_classes})'
   if array.ndim == 2 and array.shape[1] == num_classes:
     ones = array == 1
     wrong = (ones.sum(axis=1) != 1) | ((array != 0) != ones).any(axis=1)
