@@ -107,6 +107,9 @@ _MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'the same, masked and both ways': lambda: _of_words(
     _layers.Bidirectional(_layers.LSTM(32)), _layers.Dense(2), mask_zero=True
   ),
+  'words, LSTM of 32, 60 steps, dropout': lambda: _of_words(
+    _layers.LSTM(32, dropout=0.2, recurrent_dropout=0.2), _layers.Dense(2)
+  ),
   'words, GRU of 32, 60 steps': lambda: _of_words(
     _layers.GRU(32), _layers.Dense(2)
   ),

@@ -1,14 +1,18 @@
 """Ghost clipping of recurrent layers."""
 
+import contextlib
 import functools
+import itertools
 import unittest
 from collections.abc import Callable
+from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.learning import ghost_cases
-from tvdp_tf.learning import ghost_clipping, keras_version
+from tvdp_tf.learning import functional, ghost_clipping, keras_version
 
 LAYERS = tf.keras.layers
 SEQUENCE, WORDS = (5, 3), (6,)
@@ -128,8 +132,11 @@ class GhostRecurrentTest(ghost_cases.ModelTestCase):
     self.assertEqual(shapes.count((UNITS, gates * UNITS)), 1)
 
   @parameterized.named_parameters(
-    ('dropout', lambda bad: KINDS['lstm'](3, dropout=0.1 * bad)),
-    ('in_the_loop', lambda bad: KINDS['gru'](3, recurrent_dropout=0.1 * bad)),
+    ('unrolled', lambda bad: KINDS['gru'](3, dropout=0.5, unroll=bad)),
+    (
+      'unrolled_outputs',
+      lambda bad: KINDS['lstm'](3, recurrent_dropout=0.5, unroll=bad),
+    ),
     ('reset_before', lambda bad: KINDS['gru'](3, reset_after=not bad)),
     ('time_first', lambda bad: KINDS['lstm'](3, time_major=bad)),
     ('other_cell', lambda bad: bad and LAYERS.RNN(LAYERS.LSTMCell(3))),
@@ -145,7 +152,7 @@ class GhostRecurrentTest(ghost_cases.ModelTestCase):
     ),
     (
       'in_both',
-      lambda bad: LAYERS.Bidirectional(KINDS['lstm'](3, dropout=0.1 * bad)),
+      lambda bad: LAYERS.Bidirectional(KINDS['gru'](3, reset_after=not bad)),
     ),
   )
   def test_takes_a_model_only_without(self, build):
@@ -160,6 +167,122 @@ class GhostRecurrentTest(ghost_cases.ModelTestCase):
     outputs = KINDS[kind](3)(inputs, initial_state=states)
     model = tf.keras.Model(inputs, LAYERS.Dense(3)(outputs))
     self.assertFalse(ghost_cases.supported_whatever_its_ops(model))
+
+
+class _Dropout:
+  """Stands for TensorFlow's: the same for every row, another for each gate."""
+
+  def __init__(self, gates):
+    self._gates = itertools.cycle(range(gates))
+    self.calls = []  # Shapes and rates.
+
+  def __call__(self, values, rate, noise_shape=None, seed=None):
+    assert noise_shape is None and seed is None
+    self.calls.append((tuple(values.shape), rate))
+    places = np.arange(values.shape[-1]) + next(self._gates)
+    mask = places % int(1 / rate + 0.5) > 0
+    return values * (mask / (1 - rate)).astype(np.float32)
+
+  def of_ghost_clipping(self):
+    """The calls for all steps at once; Keras makes one in its loop."""
+    return [call for call in self.calls if len(call[0]) == 3]
+
+  @contextlib.contextmanager
+  def instead(self):
+    with contextlib.ExitStack() as stack:
+      for module in (tf.nn, tf.compat.v2.nn):
+        stack.enter_context(mock.patch.object(module, 'dropout', self))
+      yield
+
+
+OF_INPUTS, OF_OUTPUTS = {'dropout': 0.5}, {'recurrent_dropout': 0.25}
+OF_BOTH = OF_INPUTS | OF_OUTPUTS
+ONE_BY_ONE = {'implementation': 1}  # Gate by gate, in Keras's words.
+GATES = {'simple': 1, 'lstm': 4, 'gru': 3}
+
+
+@unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')
+class DropoutTest(ghost_cases.ModelTestCase):
+  def sums(self, kind, options, build='numbers', gates=None):
+    """The sums of a model and their test, both with the masks of `_Dropout`."""
+    dropout = _Dropout(gates or GATES[kind])
+    self.enterContext(dropout.instead())
+    layer = functools.partial(KINDS[kind], **options)
+    return ghost_cases.Sums(MODELS[build](layer)), dropout
+
+  @parameterized.parameters(
+    ('simple', OF_INPUTS),
+    ('simple', OF_BOTH),
+    ('lstm', OF_OUTPUTS),
+    ('lstm', OF_BOTH),
+    ('gru', OF_OUTPUTS),
+    ('gru', OF_BOTH),
+    ('lstm', OF_INPUTS | ONE_BY_ONE),
+    ('gru', OF_INPUTS | ONE_BY_ONE),
+    ('gru', OF_BOTH, 'backwards'),
+    ('lstm', OF_BOTH, 'both_ways_summed'),
+    ('gru', OF_BOTH, 'both_ways'),
+  )
+  def test_is_the_sum_over_the_examples(self, kind, options, build='numbers'):
+    self.check_sum(self.sums(kind, options, build)[0])
+
+  @parameterized.parameters('lstm', 'gru')
+  def test_of_inputs_alone_is_one_for_all_gates(self, kind):
+    sums, dropout = self.sums(kind, OF_INPUTS, gates=1)
+    self.check_sum(sums)
+    self.assertLen(dropout.of_ghost_clipping(), 2)  # Of two layers.
+
+  @parameterized.parameters('lstm', 'gru')
+  def test_a_single_gradient_is_within_the_clip(self, kind):
+    self.check_single(self.sums(kind, OF_BOTH)[0])
+
+  def test_an_example_is_nothing_to_the_others(self):
+    self.check_apart(self.sums('gru', OF_BOTH)[0])
+
+  def test_each_step_of_a_row_has_a_mask_of_its_own(self):
+    wrapped = functional.FunctionalModel(
+      of_numbers(KINDS['lstm'](UNITS, **OF_BOTH))
+    )
+    dropout = _Dropout(4)
+    with dropout.instead():
+      ghost_clipping.ghost_clipped_sum(wrapped, ghost_cases.CROSS_ENTROPY)
+    rows, steps, width = None, *SEQUENCE
+    expected = [((rows, steps, width), 0.5)] * 4
+    expected += [((rows, steps, UNITS), 0.25)] * 4
+    self.assertEqual(dropout.of_ghost_clipping(), expected)
+
+  def test_draws_anew_for_every_sum_and_row(self):
+    model = of_numbers(KINDS['lstm'](UNITS, recurrent_dropout=0.5))
+    sums = ghost_cases.Sums(model)
+    features, labels, weights, clip = self.arguments(model, 1e6)
+    features[:], labels[:] = features[0], labels[0]  # Rows alike.
+    of_rows = [
+      sums.ghost(features, labels, weights, clip, np.arange(30) == i % 30)
+      for i in range(60)
+    ]
+    for i, j in itertools.combinations(range(60), 2):
+      self.assertFalse(np.array_equal(of_rows[i], of_rows[j]))
+
+  def test_drops_nothing_but_in_training(self):
+    plain = of_numbers(KINDS['gru'](UNITS))
+    model = of_numbers(KINDS['gru'](UNITS, **OF_BOTH))
+    arguments = self.arguments(plain, 0.05)
+    found = []
+    for one in (plain, model):
+      features, labels, weights, clip = arguments
+      ghost = ghost_clipping.ghost_clipped_sum(
+        functional.FunctionalModel(one), ghost_cases.CROSS_ENTROPY, False
+      )
+      sums = ghost(
+        weights,
+        tf.constant(features, tf.float32),
+        tf.constant(labels, tf.int32),
+        tf.ones([30], tf.bool),
+        tf.constant(clip, tf.float64),
+      )
+      found.append(list(map(np.asarray, sums)))
+    for of_plain, of_model in zip(*found, strict=True):
+      np.testing.assert_array_equal(of_plain, of_model)
 
 
 if __name__ == '__main__':
