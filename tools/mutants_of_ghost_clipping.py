@@ -153,6 +153,7 @@ CASES: list[Case] = [
     LIST + CLIPPING,
     ("is_one_of(getattr(layer, 'activation', None), _ACTIVATIONS)", 'True'),
     ('is_one_of(kind, _WEIGHTLESS_LAYERS)', 'True'),
+    ('and layer.mean.shape[0] == 1', ''),
     ('if type(layer) is not kind:', "if type(layer).__name__ != 'TFOpLambda':"),
     ('if len(layer.inbound_nodes) != 1:', 'if False:'),
     ("layer.dtype_policy.name == 'float32'", 'True'),

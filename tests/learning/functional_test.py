@@ -88,6 +88,31 @@ class FunctionalModelTest(parameterized.TestCase):
     for a, e in zip(actual, expected, strict=True):
       np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
 
+  def test_takes_a_normalization_by_given_numbers(self):
+    layer = tf.keras.layers.Normalization(mean=[1.0, 2, 3], variance=[4, 2, 1])
+    model = tf.keras.Sequential(
+      [tf.keras.layers.InputLayer([3]), layer, tf.keras.layers.Dense(2)]
+    )
+    held = layer.mean, layer.variance
+    functional_model = functional.FunctionalModel(model)
+    features = np.random.default_rng(0).random([4, 3], np.float32)
+    np.testing.assert_allclose(
+      functional_model(functional_model.initial_weights, features),
+      model(features),
+      rtol=1e-6,
+    )
+    for before, after in zip(held, (layer.mean, layer.variance), strict=True):
+      self.assertIs(before, after)
+
+  def test_rejects_a_normalization_that_is_adapted(self):
+    layer = tf.keras.layers.Normalization()
+    layer.adapt(np.random.default_rng(0).random([5, 3]))
+    model = tf.keras.Sequential(
+      [tf.keras.layers.InputLayer([3]), layer, tf.keras.layers.Dense(2)]
+    )
+    with self.assertRaisesRegex(ValueError, 'non-trainable weights'):
+      functional.FunctionalModel(model)
+
   def test_leaves_the_keras_model_usable_after_a_tf1_graph(self):
     model = models.MODELS['mlp'].build([8, 8, 1], 10, 1)
     functional_model = functional.FunctionalModel(model)

@@ -101,6 +101,23 @@ MODELS: dict[str, Callable[..., tf.keras.Model]] = {
     LAYERS.GroupNormalization(-1, axis=1, center=False),
     LAYERS.GroupNormalization(1, scale=False),
   ),
+  'moved': lambda: of(
+    SEQUENCE,
+    LAYERS.Dense(3, activation='tanh'),
+    LAYERS.Cropping1D((1, 2)),
+    LAYERS.UpSampling1D(3),
+    LAYERS.Dense(2, activation='tanh'),
+  ),
+  'repeated': lambda: of(
+    ROW, LAYERS.Dense(3, activation='tanh'), LAYERS.RepeatVector(4)
+  ),
+  'by_numbers': lambda: of(
+    SEQUENCE,
+    LAYERS.Normalization(mean=np.arange(4.0), variance=[1, 4, 2, 3]),
+    LAYERS.Dense(3, activation='tanh'),
+    LAYERS.Normalization(axis=None, mean=0.5, variance=3, invert=True),
+    LAYERS.Normalization(axis=(1, 2), mean=0.5, variance=2),
+  ),
   'attention': lambda: functional_model(SEQUENCE, attention),
   'causal_attention': lambda: functional_model(
     SEQUENCE, lambda inputs: attention(inputs, use_causal_mask=True)

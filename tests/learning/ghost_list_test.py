@@ -247,6 +247,22 @@ class GhostListTest(ghost_cases.ModelTestCase):
     setattr(loss, name, lambda *args, **kwargs: 0.0)
     self.assertFalse(ghost_list.supports(model, loss))
 
+  @parameterized.parameters(
+    LAYERS.AlphaDropout, LAYERS.GaussianDropout, LAYERS.GaussianNoise
+  )
+  def test_takes_what_draws_for_each_value(self, kind):
+    model = functional.FunctionalModel(sequential(kind(0.3), LAYERS.Dense(3)))
+    self.assertTrue(model.is_random)
+    self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
+
+  @parameterized.parameters((-1, True), (0, False), ((0, 1), False))
+  def test_takes_no_normalization_that_knows_the_row(self, axis, is_taken):
+    inputs = tf.keras.Input([4], 3)
+    rows = LAYERS.Normalization(axis, mean=1.0, variance=2.0)(inputs)
+    model = tf.keras.Model(inputs, LAYERS.Dense(3)(rows))
+    wrapped = functional.FunctionalModel(model)
+    self.assertEqual(ghost_list.supports(wrapped, CROSS_ENTROPY), is_taken)
+
   def test_takes_no_op_that_is_not_listed(self):
     # Of the same listed layer.
     nearest, bilinear = (

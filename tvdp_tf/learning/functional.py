@@ -149,16 +149,21 @@ def unfused() -> Iterator[None]:
         delattr(kind, name)
 
 
+_NORMALIZATION = tf.keras.layers.Normalization
+
+
 @contextlib.contextmanager
 def constants_inside(model: tf.keras.Model) -> Iterator[None]:
   """Puts arrays in the place of the tensors that a model was put together with.
 
-  Keras holds the number of `1 - x` as a tensor outside of any graph. As an
-  array it is part of the graph that is traced.
+  Keras holds the number of `1 - x` as a tensor outside of any graph, and so the
+  mean and the variance that a normalization was given (one that is adapted has
+  weights). As arrays they are part of the graph that is traced.
   """
+  layers = keras_version.all_layers(model)
   nodes = [
     node
-    for layer in keras_version.all_layers(model)
+    for layer in layers
     for node in ([] if keras_version.IS_KERAS_3 else layer._inbound_nodes)
   ]
   before = [node._flat_arguments for node in nodes]
@@ -170,7 +175,13 @@ def constants_inside(model: tf.keras.Model) -> Iterator[None]:
       for value in node._flat_arguments
     ]
   try:
-    yield
+    with contextlib.ExitStack() as stack:
+      for layer in layers:
+        if isinstance(layer, _NORMALIZATION) and layer.input_mean is not None:
+          given = {'mean': layer.mean, 'variance': layer.variance}
+          arrays = {name: np.asarray(one) for name, one in given.items()}
+          stack.enter_context(replaced(layer, arrays))
+      yield
   finally:
     for node, arguments in zip(nodes, before, strict=True):
       node._flat_arguments = arguments

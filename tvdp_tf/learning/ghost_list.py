@@ -54,7 +54,8 @@ MOVING_LAYERS = frozenset(
 )
 _WEIGHTLESS_LAYERS = (
   *MOVING_LAYERS,
-  _layers.UpSampling2D,
+  *(_layers.Cropping1D, _layers.RepeatVector),
+  *(_layers.UpSampling1D, _layers.UpSampling2D),
   *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
   _layers.Rescaling,
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
@@ -62,7 +63,8 @@ _WEIGHTLESS_LAYERS = (
   *(_layers.GlobalMaxPool2D, _layers.GlobalAveragePooling2D),
   *(_layers.GlobalMaxPool1D, _layers.GlobalAveragePooling1D),
   *(_layers.Dropout, _layers.SpatialDropout1D, _layers.SpatialDropout2D),
-  *(_layers.GaussianNoise, _layers.Masking),
+  *(_layers.AlphaDropout, _layers.GaussianDropout, _layers.GaussianNoise),
+  _layers.Masking,
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
 )
@@ -93,7 +95,7 @@ OPS = frozenset(
     ),
     *('Reshape', 'ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape'),
     *('Sigmoid', 'Softmax', 'Softplus', 'Softsign', 'Squeeze', 'StridedSlice'),
-    *('Sub', 'Sum', 'Tanh', 'Transpose'),
+    *('Split', 'Sqrt', 'Sub', 'Sum', 'Tanh', 'Tile', 'Transpose'),
   )
 )
 
@@ -180,6 +182,11 @@ def _is_function(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
+def _normalizes_by_constants(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer normalizes by given numbers, the same for every row."""
+  return type(layer) is _layers.Normalization and layer.mean.shape[0] == 1
+
+
 def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is called with its inputs, and with what changes no row."""
   (node,) = layer.inbound_nodes
@@ -223,6 +230,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
       and (
         is_one_of(kind, _WEIGHTLESS_LAYERS)
         or ghost_layers.Normalization.takes(layer)
+        or _normalizes_by_constants(layer)
       )
     )
   outputs = tf.nest.flatten(layer.output)
