@@ -151,7 +151,9 @@ CASES: list[Case] = [
   (
     'tvdp_tf/learning/ghost_list.py',
     LIST + CLIPPING,
-    ("is_one_of(getattr(layer, 'activation', None), _ACTIVATIONS)", 'True'),
+    ("_is_known_activation(getattr(layer, 'activation', None))", 'True'),
+    ('is_one_of(type(activation), _ACTIVATION_LAYERS)', 'True'),
+    ('\n    and _is_known_part(activation)', ''),
     ('is_one_of(kind, _WEIGHTLESS_LAYERS)', 'True'),
     ('and layer.mean.shape[0] == 1', ''),
     ('if type(layer) is not kind:', "if type(layer).__name__ != 'TFOpLambda':"),
@@ -188,7 +190,7 @@ CASES: list[Case] = [
     (f'{LEARNING}ghost_recurrent_test.py',),
     ('is_of_one and', ''),
     (
-      "is_one_of(getattr(layer, 'recurrent_activation', None), _ACTIVATIONS)",
+      "_is_known_activation(getattr(layer, 'recurrent_activation', None))",
       'True',
     ),
   ),

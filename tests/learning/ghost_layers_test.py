@@ -101,6 +101,15 @@ MODELS: dict[str, Callable[..., tf.keras.Model]] = {
     LAYERS.GroupNormalization(-1, axis=1, center=False),
     LAYERS.GroupNormalization(1, scale=False),
   ),
+  'activations': lambda: of(
+    IMAGE,
+    LAYERS.Dense(4, activation='leaky_relu'),
+    LAYERS.Conv2D(4, 2, padding='same', activation=LAYERS.LeakyReLU(0.1)),
+    LAYERS.Conv2D(5, 1, activation=LAYERS.ReLU(2.0, negative_slope=0.1)),
+    LAYERS.Dense(4, activation='relu6'),
+    LAYERS.Dense(3, activation='log_softmax'),
+    LAYERS.Dense(3, activation=LAYERS.ELU(0.5)),
+  ),
   'moved': lambda: of(
     SEQUENCE,
     LAYERS.Dense(3, activation='tanh'),

@@ -229,6 +229,18 @@ class GhostListTest(ghost_cases.ModelTestCase):
       self.assertFalse(ghost_list.supports(model, CROSS_ENTROPY))
     self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
 
+  def test_takes_no_class_of_an_activation_that_was_changed(self):
+    plain = LAYERS.LeakyReLU.call
+
+    def changed(self, inputs):
+      return plain(self, inputs)
+
+    with mock.patch.object(LAYERS.LeakyReLU, 'call', changed):
+      model = dense_activated(LAYERS.LeakyReLU())
+      wrapped = functional.FunctionalModel(model)
+      self.assertFalse(ghost_list.supports(wrapped, CROSS_ENTROPY))
+    self.assertTrue(ghost_list.supports(wrapped, CROSS_ENTROPY))
+
   def test_takes_no_class_of_a_loss_that_was_changed(self):
     model = functional.FunctionalModel(sequential(LAYERS.Dense(3)))
     kind = tf.keras.losses.SparseCategoricalCrossentropy
@@ -254,6 +266,17 @@ class GhostListTest(ghost_cases.ModelTestCase):
     model = functional.FunctionalModel(sequential(kind(0.3), LAYERS.Dense(3)))
     self.assertTrue(model.is_random)
     self.assertTrue(ghost_list.supports(model, CROSS_ENTROPY))
+
+  @parameterized.parameters(
+    (LAYERS.LeakyReLU, True),
+    (LAYERS.PReLU, False),
+    (lambda: LAYERS.Softmax(axis=0), False),
+  )
+  def test_takes_listed_layers_as_activations(self, build, is_taken):
+    model = sequential(LAYERS.Dense(4, activation=build()), LAYERS.Dense(3))
+    wrapped = functional.FunctionalModel(model)
+    with mock.patch.object(ghost_list, 'OPS', ghost_list.OPS | wrapped.ops):
+      self.assertEqual(ghost_list.supports(wrapped, CROSS_ENTROPY), is_taken)
 
   @parameterized.parameters((-1, True), (0, False), ((0, 1), False))
   def test_takes_no_normalization_that_knows_the_row(self, axis, is_taken):

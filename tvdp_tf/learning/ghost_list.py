@@ -44,7 +44,10 @@ _ACTIVATIONS = (
   _activations.softsign,
   _activations.swish,
   _activations.tanh,
+  # TensorFlow's, which Keras finds by these names.
+  *map(_activations.get, ('leaky_relu', 'relu6', 'log_softmax')),
 )
+_ACTIVATION_LAYERS = _layers.ReLU, _layers.LeakyReLU, _layers.ELU
 # Whose outputs are values of their inputs, to the bit, in whatever graph.
 MOVING_LAYERS = frozenset(
   (
@@ -56,7 +59,7 @@ _WEIGHTLESS_LAYERS = (
   *MOVING_LAYERS,
   *(_layers.Cropping1D, _layers.RepeatVector),
   *(_layers.UpSampling1D, _layers.UpSampling2D),
-  *(_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Activation),
+  *(*_ACTIVATION_LAYERS, _layers.Activation),
   _layers.Rescaling,
   *(_layers.MaxPool2D, _layers.AveragePooling2D, _layers.ZeroPadding2D),
   *(_layers.MaxPool1D, _layers.AveragePooling1D, _layers.ZeroPadding1D),
@@ -80,22 +83,15 @@ _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
 # What the graph of such a model is made of.
 OPS = frozenset(
   (
-    *('AddV2', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const', 'Conv2D'),
-    *('Elu', 'Erf', 'Exp', 'ExpandDims', 'GatherV2', 'GreaterEqual'),
-    *('Identity', 'IdentityN', 'LeakyRelu', 'MatMul', 'Max', 'MaxPool'),
-    *('Any', 'Maximum', 'Mean', 'Minimum', 'Mul', 'NotEqual', 'Pack', 'Pad'),
-    *(
-      'Placeholder',
-      'Prod',
-      'RandomStandardNormal',
-      'RandomUniform',
-      'RealDiv',
-      'Relu',
-      'Relu6',
-    ),
+    *('AddV2', 'Any', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const'),
+    *('Conv2D', 'Elu', 'Erf', 'Exp', 'ExpandDims', 'GatherV2', 'Greater'),
+    *('GreaterEqual', 'Identity', 'IdentityN', 'LeakyRelu', 'LogSoftmax'),
+    *('MatMul', 'Max', 'Maximum', 'MaxPool', 'Mean', 'Minimum', 'Mul', 'Neg'),
+    *('NotEqual', 'Pack', 'Pad', 'Placeholder', 'Prod'),
+    *('RandomStandardNormal', 'RandomUniform', 'RealDiv', 'Relu', 'Relu6'),
     *('Reshape', 'ResizeNearestNeighbor', 'SelectV2', 'Selu', 'Shape'),
-    *('Sigmoid', 'Softmax', 'Softplus', 'Softsign', 'Squeeze', 'StridedSlice'),
-    *('Split', 'Sqrt', 'Sub', 'Sum', 'Tanh', 'Tile', 'Transpose'),
+    *('Sigmoid', 'Softmax', 'Softplus', 'Softsign', 'Split', 'Sqrt'),
+    *('Squeeze', 'StridedSlice', 'Sub', 'Sum', 'Tanh', 'Tile', 'Transpose'),
   )
 )
 
@@ -121,6 +117,14 @@ def _without_a_public_name(module: str, name: str) -> Any:
   return getattr(importlib.import_module(f'keras.src.{module}'), name)
 
 
+def _is_known_activation(activation: Any) -> bool:
+  """Whether what a layer does at its end is known: a function, or a layer."""
+  return is_one_of(activation, _ACTIVATIONS) or (
+    is_one_of(type(activation), _ACTIVATION_LAYERS)
+    and _is_known_part(activation)
+  )
+
+
 def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer, or a part of one, has known functions and types."""
   return (
@@ -128,8 +132,8 @@ def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
       layer.dtype_policy.name == 'float32'
       or (type(layer) is _layers.InputLayer and layer.dtype in _INTEGERS)
     )
-    and is_one_of(getattr(layer, 'activation', None), _ACTIVATIONS)
-    and is_one_of(getattr(layer, 'recurrent_activation', None), _ACTIVATIONS)
+    and _is_known_activation(getattr(layer, 'activation', None))
+    and _is_known_activation(getattr(layer, 'recurrent_activation', None))
     and _is_kerass_own(type(layer))
   )
 
