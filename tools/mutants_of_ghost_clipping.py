@@ -156,6 +156,8 @@ CASES: list[Case] = [
     ('\n    and _is_known_part(activation)', ''),
     ('is_one_of(kind, _WEIGHTLESS_LAYERS)', 'True'),
     ('and layer.mean.shape[0] == 1', ''),
+    ('if any(value is not None for value in named.values()):', 'if False:'),
+    ('w + 0.1 * rng.standard_normal(w.shape).astype(w.dtype)', 'w'),
     ('if type(layer) is not kind:', "if type(layer).__name__ != 'TFOpLambda':"),
     ('if len(layer.inbound_nodes) != 1:', 'if False:'),
     ("layer.dtype_policy.name == 'float32'", 'True'),

@@ -61,6 +61,19 @@ def residual(inputs):
   return tf.math.multiply(tf.nn.relu(inputs + hidden), hidden)
 
 
+def of_models(inputs):
+  """Sequential and functional models in a model, and in one of these."""
+  first = ghost_cases.sequential(SEQUENCE, LAYERS.Dense(4, activation='tanh'))
+  rows = tf.keras.Input(SEQUENCE)
+  hidden = LAYERS.Dense(4)(first(rows))
+  inner = tf.keras.Model(rows, LAYERS.Add()([rows, 2.0 * hidden]))
+  # Built when it is called.
+  last = tf.keras.Sequential(
+    [tf.keras.Sequential([LAYERS.SimpleRNN(3)]), LAYERS.LayerNormalization()]
+  )
+  return last(inner(inputs))
+
+
 MODELS: dict[str, Callable[..., tf.keras.Model]] = {
   'sequence': lambda: of(
     SEQUENCE,
@@ -135,6 +148,7 @@ MODELS: dict[str, Callable[..., tf.keras.Model]] = {
     WORDS, attention_of_words, 'int32'
   ),
   'residual': lambda: functional_model(SEQUENCE, residual),
+  'models': lambda: functional_model(SEQUENCE, of_models),
 }
 
 

@@ -314,6 +314,64 @@ class GhostListTest(ghost_cases.ModelTestCase):
 
 
 @of_keras_2
+class ModelsInModelsTest(parameterized.TestCase):
+  def supports(self, build):
+    inputs = tf.keras.Input([6])
+    model = tf.keras.Model(inputs, LAYERS.Dense(3)(build(inputs)))
+    return ghost_cases.supported_whatever_its_ops(model)
+
+  @parameterized.parameters(
+    ({}, True), ({'training': None}, True), ({'training': False}, False)
+  )
+  def test_are_called_with_their_inputs_alone(self, named, is_taken):
+    """Without dropout in training it would be another model."""
+    inner = sequential(LAYERS.Dropout(0.5))
+    self.assertEqual(self.supports(lambda x: inner(x, **named)), is_taken)
+
+  @parameterized.parameters((1, True), (2, False))
+  def test_are_called_once(self, times, is_taken):
+    inner = sequential(LAYERS.Dense(6))
+
+    def build(x):
+      return functools.reduce(lambda y, _: inner(y), range(times), x)
+
+    self.assertEqual(self.supports(build), is_taken)
+
+  @parameterized.parameters((1, True), (2, False))
+  def test_keep_the_order_of_the_weights(self, layers, is_taken):
+    """Those of a normalization are all alike at first."""
+
+    def branch():
+      kinds = [LAYERS.LayerNormalization() for _ in range(layers)]
+      return sequential(*kinds)
+
+    self.assertEqual(
+      self.supports(lambda x: LAYERS.Add()([branch()(x), branch()(x)])),
+      is_taken,
+    )
+
+  def test_are_of_keras(self):
+    class Own(tf.keras.Sequential):
+      def call(self, inputs, **kwargs):
+        return super().call(inputs - tf.reduce_mean(inputs, 0), **kwargs)
+
+    kinds = tf.keras.Sequential, Own
+    made = [kind([LAYERS.InputLayer([6]), LAYERS.Dense(6)]) for kind in kinds]
+    self.assertEqual(list(map(self.supports, made)), [True, False])
+
+  def test_are_of_listed_layers(self):
+    made = [
+      sequential(LAYERS.Dense(6, activation=one)) for one in ('tanh', centered)
+    ]
+    self.assertEqual(list(map(self.supports, made)), [True, False])
+
+  def test_with_a_function_replaced_are_not_taken(self):
+    inner = sequential(LAYERS.Dense(6))
+    inner.call = lambda x, **kwargs: LAYERS.Dense.call(inner.layers[0], x) * 2
+    self.assertFalse(self.supports(inner))
+
+
+@of_keras_2
 class PreparedTest(parameterized.TestCase):
   def ghost(self, model):
     return ghost_clipping.ghost_clipped_sum(

@@ -279,17 +279,20 @@ def weighted_layers(model: tf.keras.Model) -> list[ghost_kind.GhostLayer]:
   return [kind(one) for kind, one in zip(kinds, layers, strict=True) if kind]
 
 
+def _is_kerass_model(value: object) -> bool:
+  of_layers = _without_a_public_name('engine.functional', 'Functional')
+  return is_one_of(type(value), (of_layers, tf.keras.Sequential))
+
+
 def _is_known_model(model: tf.keras.Model) -> bool:
   """Whether Keras 2 itself runs the model, layer by layer."""
   if keras_version.IS_KERAS_3:
     return False
-  kind = type(model)
-  of_layers = _without_a_public_name('engine.functional', 'Functional')
   return (
-    is_one_of(kind, (of_layers, tf.keras.Sequential))
+    _is_kerass_model(model)
     and model._is_graph_network  # A Sequential may not be built yet.
     and len(model.output_shape) == 2
-    and _is_kerass_own(kind)
+    and _is_kerass_own(type(model))
   )
 
 
@@ -306,8 +309,46 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
   )
 
 
+def _outputs(model: tf.keras.Model, inputs: Any) -> list[Any]:
+  """Those of a model's layers, each made anew, and of the models in it.
+
+  Raises:
+    ValueError: If a model in it is called with more than its inputs.
+  """
+  pairs = zip(model.inputs, tf.nest.flatten(inputs), strict=True)
+  known = {id(old): new for old, new in pairs}
+
+  def replaced(structure):
+    return tf.nest.map_structure(lambda one: known.get(id(one), one), structure)
+
+  for depth in sorted(model._nodes_by_depth, reverse=True):
+    for node in model._nodes_by_depth[depth]:
+      layer = node.layer
+      if node.is_input:
+        continue
+      args, named = replaced((node.call_args, node.call_kwargs))
+      if _is_kerass_model(layer):
+        if any(value is not None for value in named.values()):
+          raise ValueError(f'model must call {layer.name} with its inputs only')
+        outputs = _outputs(layer, args)
+      else:
+        outputs = type(layer).from_config(layer.get_config())(*args, **named)
+      before, after = map(tf.nest.flatten, (node.outputs, outputs))
+      known.update(zip(map(id, before), after, strict=True))
+  return [known[id(one)] for one in model.outputs]
+
+
+def _without_inner_models(model: tf.keras.Model) -> tf.keras.Model:
+  """The model made of the layers of the models in it, where there are any."""
+  if not any(map(_is_kerass_model, model.layers)):
+    return model
+  (like,) = model.inputs
+  inputs = tf.keras.Input(like.shape[1:], like.shape[0], dtype=like.dtype)
+  return tf.keras.Model(inputs, _outputs(model, inputs)[0])
+
+
 def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
-  """The model anew, from its configuration.
+  """The model anew, from its configuration, without models in it.
 
   It runs the code of Keras's classes alone, whatever was replaced in the
   objects of the original.
@@ -318,7 +359,9 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
   original = model.keras_model
   try:
     with functional.unfused():
-      copied = type(original).from_config(original.get_config())
+      copied = _without_inner_models(
+        type(original).from_config(original.get_config())
+      )
   except Exception as error:  # Of any kind: it may be the model's own code.
     raise ValueError(f'model must have a configuration, got {error}') from error
   result = functional.FunctionalModel(copied)
@@ -331,8 +374,13 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
     one.input_dim for one in copied.layers if type(one) is _layers.Embedding
   ]:
     features = rng.integers(max(rows), size=shape)
+  # No two are alike, as initial ones are: they may be in another order.
+  weights = [
+    w + 0.1 * rng.standard_normal(w.shape).astype(w.dtype)
+    for w in model.initial_weights
+  ]
   given, own = (
-    one(model.initial_weights, features.astype(dtype.as_numpy_dtype)).numpy()
+    one(weights, features.astype(dtype.as_numpy_dtype)).numpy()
     for one in (model, result)
   )
   if not np.array_equal(given, own, equal_nan=True):
