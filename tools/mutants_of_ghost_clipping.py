@@ -174,7 +174,7 @@ CASES: list[Case] = [
     ("and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY", ''),
     ('and _is_kerass_own(type(loss))', ''),
     ('is_one_of(type(loss), _LOSSES)', 'True'),
-    ('is_one_of(kind, (of_layers, tf.keras.Sequential))', 'True'),
+    ('_is_kerass_model(model)\n    and', ''),
     ('model.ops <= OPS.union(*(kind.ops for kind in kinds))', 'True'),
   ),
   (
