@@ -118,20 +118,19 @@ class AuditTest(parameterized.TestCase):
     self.assertBetween(written['hostile_pairs']['largest_ratio'], 0.5, 1)
 
   def test_a_model_with_too_little_noise(self):
+    # A longer search may find a pair that refutes it before the canaries do.
     result = _attack(
       *('--audit', '--dataset=digits', '--users=4', '--users_per_round=4'),
       *('--rounds=1', '--local_steps=1', '--learning_rate=0.5', '--seed=1'),
-      *('--search_seconds=1', '--noprogress', '--noise_scale=0.2'),
+      *('--search_seconds=0.001', '--noprogress', '--noise_scale=0.2'),
     )
     self.assertEqual(result.returncode, 1, result.stderr)
     self.assertEqual(result.stderr.count('\n'), 1)
-    # A fast machine may find a pair within the second that refutes it alone.
-    refuted = (
-      r'REFUTED: (epsilon is at least [1-9][0-9.]*, not 1, as'
-      r'|a hostile pair shows epsilon >= [1-9])'
+    self.assertRegex(
+      result.stderr,
+      r'attack.py: error: REFUTED: epsilon is at least [1-9][0-9.]*, not 1, as',
     )
-    self.assertRegex(result.stderr, f'attack.py: error: {refuted}')
-    self.assertRegex(result.stdout, f'verdict: {refuted}')
+    self.assertIn('verdict: REFUTED: epsilon is at least', result.stdout)
 
   def test_membership(self):
     folder = self._folder()

@@ -24,6 +24,7 @@ KINDS = {
   'lstm': functools.partial(LAYERS.LSTM, recurrent_activation='tanh'),
   'gru': functools.partial(LAYERS.GRU, recurrent_activation='tanh'),
 }
+GATES = {'simple': 1, 'lstm': 4, 'gru': 3}
 
 
 def of_numbers(*layers):
@@ -122,7 +123,7 @@ class GhostRecurrentTest(ghost_cases.ModelTestCase):
     nodes = [*graph_def.node, *(node for f in functions for node in f.node_def)]
     loops = [node for node in nodes if node.op in ('While', 'StatelessWhile')]
     self.assertGreaterEqual(len(loops), 2)  # There and back.
-    gates = {'simple': 1, 'lstm': 4, 'gru': 3}[kind]
+    gates = GATES[kind]
     shapes = [
       tuple(dimension.size for dimension in shape.dim)
       for loop in loops
@@ -198,7 +199,6 @@ class _Dropout:
 OF_INPUTS, OF_OUTPUTS = {'dropout': 0.5}, {'recurrent_dropout': 0.25}
 OF_BOTH = OF_INPUTS | OF_OUTPUTS
 ONE_BY_ONE = {'implementation': 1}  # Gate by gate, in Keras's words.
-GATES = {'simple': 1, 'lstm': 4, 'gru': 3}
 
 
 @unittest.skipIf(keras_version.IS_KERAS_3, 'nothing is on the list')

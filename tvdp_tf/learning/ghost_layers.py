@@ -144,7 +144,7 @@ class Normalization(ghost_kind.GhostLayer):
   ops = frozenset(
     (
       *('DivNoNan', 'FloorDiv', 'OnesLike', 'Rsqrt', 'SquaredDifference'),
-      *('Neg', 'StopGradient', 'ZerosLike'),
+      *('StopGradient', 'ZerosLike'),
     )
   )
   holds_gradients = False  # As short as what is normalized, or shorter.

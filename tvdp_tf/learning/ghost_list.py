@@ -309,8 +309,8 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
   )
 
 
-def _outputs(model: tf.keras.Model, inputs: Any) -> list[Any]:
-  """Those of a model's layers, each made anew, and of the models in it.
+def _called_layer_by_layer(model: tf.keras.Model, inputs: Any) -> list[Any]:
+  """A model's outputs, by layers that are made anew, and no models in it.
 
   Raises:
     ValueError: If a model in it is called with more than its inputs.
@@ -330,7 +330,7 @@ def _outputs(model: tf.keras.Model, inputs: Any) -> list[Any]:
       if _is_kerass_model(layer):
         if any(value is not None for value in named.values()):
           raise ValueError(f'model must call {layer.name} with its inputs only')
-        outputs = _outputs(layer, args)
+        outputs = _called_layer_by_layer(layer, args)
       else:
         outputs = type(layer).from_config(layer.get_config())(*args, **named)
       before, after = map(tf.nest.flatten, (node.outputs, outputs))
@@ -344,7 +344,7 @@ def _without_inner_models(model: tf.keras.Model) -> tf.keras.Model:
     return model
   (like,) = model.inputs
   inputs = tf.keras.Input(like.shape[1:], like.shape[0], dtype=like.dtype)
-  return tf.keras.Model(inputs, _outputs(model, inputs)[0])
+  return tf.keras.Model(inputs, _called_layer_by_layer(model, inputs)[0])
 
 
 def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:

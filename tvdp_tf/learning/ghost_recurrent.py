@@ -3,8 +3,8 @@
 A step multiplies its input and the output before it by a kernel each. What it
 adds the two products up to is watched; its delta is that of both.
 
-Dropout multiplies the two before. Keras draws its masks anew in every step, one
-for all gates or one for each.
+With dropout, masks multiply input and output before the kernels do. Keras draws
+them anew in every step: one for all gates, or one for each.
 """
 
 import abc
@@ -53,9 +53,9 @@ class _Recurrent(ghost_kind.GhostLayer):
 
   ops = frozenset(
     (
-      *('Fill', 'Less', 'ReverseV2', 'Split', 'SplitV', 'StatelessWhile'),
+      *('Fill', 'Less', 'ReverseV2', 'SplitV', 'StatelessWhile'),
       *('TensorListFromTensor', 'TensorListGetItem', 'TensorListReserve'),
-      *('TensorListSetItem', 'TensorListStack', 'Tile', 'Unpack', 'ZerosLike'),
+      *('TensorListSetItem', 'TensorListStack', 'Unpack', 'ZerosLike'),
       *('NoOp', 'OnesLike', 'While'),  # A loop that draws masks.
     )
   )
