@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tvdp_tf.learning import (
   functional,
+  ghost_functions,
   ghost_kind,
   ghost_layers,
   keras_version,
@@ -102,9 +103,9 @@ def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
   Keras makes a model's input float32 unless told otherwise: an embedding may
   have such an input, too, but no floats that the model computes.
   """
-  if type(layer) in MOVING_LAYERS:
+  if type(layer) in MOVING_LAYERS or ghost_functions.takes_any_type(layer):
     return True
-  taken = (tf.float32,)
+  taken: tuple[tf.DType, ...] = (tf.float32,)
   if type(layer) is _layers.Embedding:
     before = layer.inbound_nodes[0].inbound_layers
     is_first = type(before) is _layers.InputLayer
@@ -138,54 +139,6 @@ def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
-def _is_symbolic(value: object) -> bool:
-  """Whether a value is a tensor of a model that is being put together."""
-  try:
-    return tf.keras.backend.is_keras_tensor(value)
-  except ValueError:  # It is no tensor at all.
-    return False
-
-
-def _is_number(value: Any) -> bool:
-  kinds = (int, float, np.generic, np.ndarray, tf.Tensor)
-  return isinstance(value, kinds) and np.ndim(value) == 0
-
-
-# TensorFlow's functions that Keras makes layers of: of equal ranks, so that
-# broadcasting puts no example in another's place, and of numbers.
-_ARITHMETIC = frozenset(
-  (
-    *('__operators__.add', 'math.add', 'math.subtract', 'math.multiply'),
-    *('math.divide', 'math.truediv'),
-  )
-)
-# Of one tensor alone: a number would be an axis.
-_FUNCTIONS = frozenset(
-  (
-    *('nn.relu', 'nn.elu', 'nn.gelu', 'nn.selu', 'nn.leaky_relu', 'nn.silu'),
-    *('math.sigmoid', 'math.tanh', 'math.softplus', 'nn.softmax'),
-  )
-)
-
-
-def _is_function(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is a function of tensors that are all of one rank."""
-  kind = _without_a_public_name('layers.core.tf_op_layer', 'TFOpLambda')
-  if type(layer) is not kind:
-    return False
-  (node,) = layer.inbound_nodes
-  named = {k: one for k, one in node.call_kwargs.items() if k != 'name'}
-  arguments = [*node.call_args, *named.values()]
-  if layer.symbol in _ARITHMETIC:
-    arguments = [one for one in arguments if not _is_number(one)]
-  elif layer.symbol not in _FUNCTIONS:
-    return False
-  return (
-    all(map(_is_symbolic, arguments))
-    and len({len(one.shape) for one in arguments}) == 1
-  )
-
-
 def _normalizes_by_constants(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer normalizes by given numbers, the same for every row."""
   return type(layer) is _layers.Normalization and layer.mean.shape[0] == 1
@@ -195,7 +148,9 @@ def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is called with its inputs, and with what changes no row."""
   (node,) = layer.inbound_nodes
   named = {*node.call_kwargs} - {'training'}
-  return not named and all(map(_is_symbolic, tf.nest.flatten(node.call_args)))
+  return not named and all(
+    map(ghost_functions.is_symbolic, tf.nest.flatten(node.call_args))
+  )
 
 
 def _is_attention(layer: tf.keras.layers.Layer) -> bool:
@@ -212,7 +167,7 @@ def _is_attention(layer: tf.keras.layers.Layer) -> bool:
     layer._attention_axes == (1,)
     and all(len(one.shape) == 3 for one in inputs)
     and {*node.call_kwargs} <= {'value', 'key', 'training', 'use_causal_mask'}
-    and all(map(_is_symbolic, tf.nest.flatten(node.call_args)))
+    and all(map(ghost_functions.is_symbolic, tf.nest.flatten(node.call_args)))
   )
 
 
@@ -220,8 +175,13 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is one whose rows are known to be independent."""
   if len(layer.inbound_nodes) != 1:
     return False
+  (node,) = layer.inbound_nodes
+  tensors = tf.nest.flatten((node.input_tensors, node.outputs))
+  if any(one.shape.rank is None for one in tensors):
+    return False
   parts = ghost_layers.parts(layer)
   kind = type(layer)
+  is_function = ghost_functions.is_known(layer)
   if layer.weights:
     # Several inputs of a recurrent layer are the states that it starts from.
     is_of_one = len(tf.nest.flatten(layer.input)) == 1
@@ -229,7 +189,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
       _is_attention(layer) or (is_of_one and _is_called_plainly(layer))
     ) and all(map(ghost_layers.kind_of, parts))
   else:
-    known = _is_function(layer) or (
+    known = is_function or (
       _is_called_plainly(layer)
       and (
         is_one_of(kind, _WEIGHTLESS_LAYERS)
@@ -238,12 +198,18 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
       )
     )
   outputs = tf.nest.flatten(layer.output)
+  shapes = [one.shape for one in outputs]
+  if not is_function:
+    # Without any axis of a row, some layers would go along the batch's.
+    shapes += [one.shape for one in tf.nest.flatten(layer.input)]
+    known = (
+      known and len(outputs) == 1 and all(shape.rank > 1 for shape in shapes)
+    )
   return (
     known
     and all(map(_is_known_part, {layer, *parts}))
     and _takes_its_type(layer)
-    and len(outputs) == 1
-    and None not in outputs[0].shape[1:]
+    and all(None not in shape[1:] for shape in shapes)
     and not (
       kind is _layers.Concatenate and layer.axis % len(outputs[0].shape) == 0
     )
@@ -438,9 +404,10 @@ def _is_listed(
   covered = [w.ref() for one in weighted for w in one.layer.weights]
   parts = [part for layer in layers for part in ghost_layers.parts(layer)]
   kinds = filter(None, map(ghost_layers.kind_of, parts))
+  allowed = OPS.union(ghost_functions.OPS, *(kind.ops for kind in kinds))
   return (
     covered == [w.ref() for w in keras_model.trainable_weights]
     and model.features_spec.dtype in _INPUT_TYPES
-    and model.ops <= OPS.union(*(kind.ops for kind in kinds))
+    and model.ops <= allowed
     and _is_known_loss(loss)
   )
