@@ -409,6 +409,10 @@ CASES: list[Case] = [
     ('if not isinstance(x, (list, tuple)) or not len(x):', 'if False:'),
     ('not known[0].equals(known[1])', 'False'),
     ("ids.dtype.kind not in 'iuUS'", 'False'),
+    ('found[counts == 1]', 'found'),
+    ('.mean() > 0.5', '.mean() == 1.0'),
+    ('np.uint8 if flat.itemsize % 4 else np.uint32', 'np.uint32'),
+    ('_check_index(y, *part)', 'pass'),
     ('not isinstance(one, kinds) for one in ids', 'False for one in ids'),
   ),
   (

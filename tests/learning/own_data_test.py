@@ -8,7 +8,7 @@ from tvdp_tf.learning import own_data
 
 _X = np.arange(24).reshape(6, 4) / 8
 _Y = np.array([0, 1, 2, 0, 1, 2])
-_TEST = (_X + 1, _Y)
+_TEST = (_X + 9, _Y)
 _SET = tf.data.Dataset.from_tensor_slices((_X, _Y))
 
 
@@ -64,6 +64,15 @@ class DataTest(parameterized.TestCase):
     ('of_a_user', [(_X[:2], _Y[:2]), (_X[2:], _Y[2:])], None, (_X[3:], _Y[3:])),
     ('a_set', [_SET], None, _SET),
     ('equal_sets', [_SET], None, _SET.batch(2)),
+    ('a_copied_part', _X, _Y, (_X[[4, 2, 1]], _Y[:3])),
+    (
+      'most_of_it',
+      _X,
+      _Y,
+      (np.concatenate([_X, _X[:5] + 9]), np.arange(11) % 3),
+    ),
+    ('of_users', [(_X[:2], _Y[:2]), (_X[2:], _Y[2:])], None, (_X[::-1], _Y)),
+    ('frames', _Frame(_X), _Frame(_Y), (_Frame(_X[1:3].copy()), _Y[1:3])),
   )
   def test_test_data_are_not_the_private_ones(self, x, y, test):
     with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
@@ -73,6 +82,20 @@ class DataTest(parameterized.TestCase):
     for x, test in ((_X[:2], _X[2:]), (_X[::2], _X[1::2])):
       data, _ = _dataset(x, _Y[: len(x)], (test, _Y[: len(test)]))
       np.testing.assert_array_equal(data.test_features, test)
+
+  def test_what_is_twice_in_x_may_be_in_the_test(self):
+    """And half of the test, by chance."""
+    x = np.concatenate([_X[:2], _X[:2], _X[:1]])
+    data, _ = _dataset(x, _Y[:5], (_X[:2], _Y[:2]))
+    np.testing.assert_array_equal(data.test_features, _X[:2])
+    _dataset(_X, _Y, (np.concatenate([_X, _X + 9]), np.tile(_Y, 2)))
+
+  @parameterized.parameters('float32', 'float64', 'uint8', 'int64')
+  def test_a_copy_is_found_whatever_its_type(self, dtype):
+    x = (8 * _X[:, :3]).astype(dtype)  # Of no whole number of words.
+    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+      _dataset(x, _Y, (x[[1, 0]], _Y[:2]), dtype=dtype)
+    _dataset(x, _Y, (x + 1, _Y), dtype=dtype)
 
   @parameterized.named_parameters(
     ('pairs', lambda part: part),
@@ -132,8 +155,22 @@ class DataTest(parameterized.TestCase):
     if are_taken:
       self.assertLen(_dataset(x, user_ids=user_ids)[1], 3)
       return
-    with self.assertRaisesRegex(ValueError, '^users must have the index of x'):
+    with self.assertRaisesRegex(ValueError, '^users must have the index of'):
       _dataset(x, user_ids=user_ids)
+
+  def test_labels_of_other_rows(self):
+    x, other = (_Frame(values, _Index([1, 2])) for values in (_X, _TEST[0]))
+    labels, moved = (_Frame(_Y, _Index(index)) for index in ([1, 2], [2, 1]))
+    _dataset(x, labels, (other, labels))
+    for arguments, name in (
+      ((x, moved), 'y'),
+      ((x, labels, (other, moved)), 'y of test'),
+      (([(x, moved)], None), 'y of user 0'),
+    ):
+      with self.assertRaisesRegex(
+        ValueError, f'^{name} must have the index of'
+      ):
+        _dataset(*arguments)
 
   @parameterized.parameters(
     # Of one shape: an example with its one-hot label, and a batch.

@@ -237,6 +237,25 @@ class DeltaTest(SharedTestCase):
     self.assertEqual(self.content(), before)
     self.joined()
 
+  @parameterized.parameters((2e-7, True), (1e-6, False))
+  def test_nobody_joins_who_would_leave_nothing_proven(self, more, joins):
+    """Half of delta is 5e-6, and 1 + e^2 is 8.4."""
+    header = ledger_cases.shared_header(target_epsilon=2.0)
+    with self.joined(header, noise_distance=3e-7) as ledger_:
+      ledger_.record(1, [0], ledger_cases.fresh(), 10.0)
+    before = self.content()
+    if joins:
+      self.joined(header, noise_distance=more)
+      self.assertTrue(self.audit().holds)
+      return
+    with self.assertRaisesRegex(
+      LedgerError, 'no further run can join: .* as epsilon = 2.0 needs it'
+    ):
+      self.joined(header, noise_distance=more)
+    self.assertEqual(self.content(), before)
+    # Of a run that proves nothing there is nothing to undo.
+    self.assertTrue(self.audit().holds)
+
   def test_too_much_is_no_promise(self):
     header = ledger_cases.header(target_epsilon=9.0)
     with self.create(header, noise_distance=1e-9) as ledger_:

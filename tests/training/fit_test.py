@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,7 +108,7 @@ class FitTest(FitTestCase):
 
   @parameterized.parameters(('int32', 7), ('float32', None))
   def test_text(self, dtype, length):
-    tokens = np.random.default_rng(0).integers(0, 50, [60, 7])
+    tokens, public = np.random.default_rng(0).integers(0, 50, [2, 60, 7])
     text = tf.keras.Sequential(
       [
         tf.keras.Input([length], dtype=dtype),
@@ -116,10 +117,30 @@ class FitTest(FitTestCase):
         _LAYERS.Dense(3),
       ]
     )
-    run = self.fit(
-      text, tokens, Y[:60], test=(tokens[::-1] + 0, Y[:60]), users=4
-    )
+    run = self.fit(text, tokens, Y[:60], test=(public, Y[:60]), users=4)
     self.assertTrue(run.statement.holds)
+
+  def test_bytes_are_the_models_to_scale(self):
+    images, public = np.random.default_rng(0).integers(0, 256, [2, 60, 4])
+    weights = []
+    for dtype in ('uint8', 'int32'):
+      layers = [
+        _LAYERS.Rescaling(1 / 255),
+        _LAYERS.Dense(3, None, True, 'zeros'),
+      ]
+      scaled = tf.keras.Sequential([tf.keras.Input([4], dtype=dtype), *layers])
+      run = self.fit(
+        scaled,
+        images.astype('uint8'),
+        Y[:60],
+        test=(public, Y[:60]),
+        users=4,
+        seed=3,
+      )
+      weights.append(run.model.get_weights())
+      shutil.rmtree(self.folder)
+    for one, other in zip(*weights, strict=True):
+      np.testing.assert_array_equal(one, other)
 
   def test_numbers_of_numpy_and_lists(self):
     run = self.fit(

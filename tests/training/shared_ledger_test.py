@@ -101,6 +101,30 @@ class OneBudgetTest(SharedTestCase):
       )
     )
 
+  def test_noise_reaches_as_far_as_the_ledgers_target(self):
+    with self.assertRaisesRegex(
+      errors.UsageError, '^ledger_epsilon must be smaller.* got 40.0$'
+    ):
+      self.train('a', total=40.0)
+    self.assertFalse((self.folder / 'a').exists())
+    self.assertFalse(self.path.exists())
+    # It promises nothing.
+    result = self.train('a', total=40.0, mechanism='paper')
+    self.assertFalse(result.statement.holds)
+    with ledger_lib.PrivacyLedger.open(self.path, shared=True) as ledger:
+      text = shared_ledger.together(ledger)
+    self.assertRegex(text, 'is not bounded by .* 40, for it was not enforced$')
+
+  def test_a_ledger_whose_noise_does_not_reach_says_so(self):
+    """As one of a release that did not refuse it."""
+    known = mock.Mock(is_gaussian_enough=lambda *args: True)
+    with mock.patch.object(shared_ledger, 'spending', known):
+      self.train('a', total=40.0)
+    with ledger_lib.PrivacyLedger.open(self.path, shared=True) as ledger:
+      text = shared_ledger.together(ledger)
+    self.assertRegex(text, 'is not bounded by .* 40, for what they draw is')
+    self.assertFalse(self.audit().holds)
+
   def test_times_of_secret_draws_are_kept(self):
     self.folder.chmod(0o755)
     changes = {'mechanism': 'central', 'participation': 'poisson'}
@@ -388,6 +412,9 @@ class BestRunTest(resume_cases.FolderTestCase):
     )
     private = self.run_dir / best_run.PRIVATE
     self.assertEqual(private.stat().st_mode & 0o777, 0o700)
+    # Its number of links, which anybody can read, counts the folders in it.
+    self.assertEqual(os.listdir(private), ['runs'])
+    private /= 'runs'
     self.assertCountEqual(
       os.listdir(private), ['run_1', 'run_2', 'run_3', 'run_4']
     )
@@ -459,7 +486,7 @@ class BestRunTest(resume_cases.FolderTestCase):
 
   def test_run_of_it_is_not_resumed(self):
     self.train(1, [0.3])
-    run = self.run_dir / best_run.PRIVATE / 'run_1'
+    run = self.run_dir / best_run.PRIVATE / 'runs' / 'run_1'
     (run / 'privacy.json').unlink()
     config = json.loads((run / 'config.json').read_text())
     settings = settings_lib.TrainingSettings.from_dict(config['settings'])

@@ -235,7 +235,7 @@ def dealt(
 ) -> tuple[Dataset, Sequence[np.ndarray | range]]:
   """Brings the training examples into the order of the users who hold them.
 
-  A user's examples are a view then, and no copy. Bytes are scaled.
+  A user's examples are a view then, and no copy. TFDS's bytes are scaled.
 
   Args:
     dataset: The data set.
@@ -257,7 +257,7 @@ def dealt(
 
   features = dataset.train_features
   assert isinstance(features, np.ndarray)
-  in_bytes = features.dtype == np.uint8
+  in_bytes = features.dtype == np.uint8 and dataset.name != OWN
   ordered = dataclasses.replace(
     dataset,
     train_features=_scaled(features, order) if in_bytes else taken(features),

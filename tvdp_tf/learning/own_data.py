@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from tvdp_tf.learning import datasets, own_arrays
 
+# Examples, 8 bytes a value of which are held.
+_HASHED_AT_ONCE = 1024
+
 
 def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
   """Shape of one example, of x and y as of `dataset`, before it is checked.
@@ -77,7 +80,7 @@ def dataset(
   if y is not None:
     parts = [_part('', (x, y), num_classes, dtype)]
     if user_ids is not None:
-      _check_index(x, user_ids)
+      _check_index('users', x, user_ids)
       clients = _by_user(user_ids, len(parts[0][1]))
   else:
     # Not one data set of all users: each time that it is read, as by a run that
@@ -107,17 +110,17 @@ def dataset(
       )
   private = [x] if y is not None else [_examples_of(part) for part in x]
   _check_columns([*private, _examples_of(test)])
+  train_features = np.concatenate([features for features, _ in parts])
   if any(
-    _is_same(given, _examples_of(test)) or _is_same(features, test_features)
-    for given, (features, _) in zip(private, parts, strict=True)
-  ):
+    _share_memory(given, _examples_of(test)) for given in private
+  ) or _are_mostly_of(train_features, test_features):
     raise ValueError(
       'test must be other data than x, public ones: their loss and accuracy are'
       ' shown without noise, got examples of x'
     )
   return datasets.Dataset(
     datasets.OWN,
-    np.concatenate([features for features, _ in parts]),
+    train_features,
     np.concatenate([labels for _, labels in parts]),
     test_features,
     test_labels,
@@ -130,18 +133,39 @@ def _examples_of(part: Any) -> Any:
   return part[0] if isinstance(part, (list, tuple)) else part
 
 
-def _is_same(one: Any, other: Any) -> bool:
-  """Whether two are one, have memory in common, or are equal."""
+def _share_memory(one: Any, other: Any) -> bool:
+  """Whether two are one, or have memory in common, as far as can be told."""
   if one is other:
     return True
   if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
     return False
   try:
-    if np.shares_memory(one, other, max_work=10**5):
-      return True
+    return np.shares_memory(one, other, max_work=10**5)
   except np.exceptions.TooHardError:
-    pass  # Odd strides: then equal arrays alone are found.
-  return one.shape == other.shape and np.array_equal(one, other)
+    return False  # Odd strides.
+
+
+def _are_mostly_of(examples: np.ndarray, test: np.ndarray) -> bool:
+  """Whether most of the test are copies of examples.
+
+  An example that is there twice tells nothing: in a table of few columns with
+  few values, any other may have the same.
+  """
+  found, counts = np.unique(_hashes(examples), return_counts=True)
+  return np.isin(_hashes(test), found[counts == 1]).mean() > 0.5
+
+
+def _hashes(examples: np.ndarray) -> np.ndarray:
+  """A number for each example, the same for equal ones, uint64 [n]."""
+  flat = examples.reshape(len(examples), -1)
+  flat = flat.view(np.uint8 if flat.itemsize % 4 else np.uint32)
+  rng = np.random.default_rng(0)
+  factors = rng.integers(2**63, size=flat.shape[1], dtype=np.uint64) * 2 + 1
+  hashes = np.empty(len(flat), np.uint64)
+  for start in range(0, len(flat), _HASHED_AT_ONCE):
+    part = slice(start, start + _HASHED_AT_ONCE)
+    hashes[part] = (flat[part] * factors).sum(axis=1)  # Modulo 2^64.
+  return hashes
 
 
 def _part(
@@ -156,6 +180,7 @@ def _part(
       f' tf.data.Dataset, got {type(part).__name__}'
     )
   x, y = f'x {whose}'.strip(), f'y {whose}'.strip()
+  _check_index(y, *part)
   features = own_arrays.features(x, part[0], dtype)
   labels = own_arrays.labels(y, part[1], num_classes)
   if len(features) != len(labels) or not len(labels):
@@ -166,16 +191,14 @@ def _part(
   return features, labels
 
 
-def _check_index(x: Any, user_ids: Any) -> None:
-  """Refuses ids that pandas says are of other rows."""
-  indices: list[Any] = [
-    getattr(given, 'index', None) for given in (x, user_ids)
-  ]
+def _check_index(name: str, x: Any, column: Any) -> None:
+  """Refuses a column that pandas says is of other rows than x."""
+  indices: list[Any] = [getattr(given, 'index', None) for given in (x, column)]
   known = [index for index in indices if hasattr(index, 'equals')]
   if len(known) == 2 and not known[0].equals(known[1]):
     raise ValueError(
-      'users must have the index of x, so that each id is that of its row, got'
-      ' another one'
+      f'{name} must have the index of its examples, so that each value is that'
+      ' of its row, got another one'
     )
 
 

@@ -8,6 +8,7 @@ in another run is always refused: repeats are recognized only within one run.
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -154,6 +155,31 @@ class LedgerState:
         ' of another run'
       )
     return spending
+
+  def check_join(self, run: LedgerRun) -> None:
+    """Like `check_run`, of a run that is new.
+
+    Raises:
+      ValueError: As `check_run`.
+      LedgerError: The same; or if its noise would leave nothing proven.
+    """
+    self.check_run(run)
+    header = self.header
+    if (
+      self.runs
+      and run.sensitivity_proven
+      and header.enforced
+      and header.target_epsilon < math.inf
+      and not spending_lib.is_gaussian_enough(
+        header.delta,
+        header.target_epsilon,
+        self.noise_distance + run.noise_distance,
+      )
+    ):
+      raise _chained_file.LedgerError(
+        'no further run can join: what all of them draw would not be Gaussian'
+        f' as far out as epsilon = {header.target_epsilon!r} needs it'
+      )
 
   def _book(
     self, header: LedgerHeader, target_epsilon: float, distance: float

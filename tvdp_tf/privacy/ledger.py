@@ -303,13 +303,14 @@ class PrivacyLedger:
       LedgerError: If the run is already recorded; if the ledger can have only
         one run (without `data` in its header, or with secret sampling and
         without `renyi_order`); if only one of this run and the others is seeded
-        or has a proven sensitivity; or if it cannot be written.
+        or has a proven sensitivity; if what all draw would not be Gaussian as
+        far out as the target needs it; or if it cannot be written.
     """
     with self.locked():
       number = len(self._state.runs) + 1
       payload = _ledger_format.run_payload(run, number)
       try:
-        self._state.check_run(run)
+        self._state.check_join(run)
       except LedgerError as error:
         raise LedgerError(f'{self._file.path}: {error}') from None
       self._append(payload, lambda: self._state.begin(run))

@@ -20,6 +20,8 @@ from tvdp_tf.training import train as training
 
 # Holds all the runs: a secret.
 PRIVATE = 'private'
+# In it: how many folders a folder has, everybody can see from without.
+_RUNS = 'runs'
 # What is published of the best. Its metrics and its ledger count it alone.
 _PUBLISHED = (run_folder.MODEL, run_folder.PRIVACY)
 
@@ -57,12 +59,13 @@ def train_best(
   _ = selection.run_settings  # An error before there is a folder.
   with files.errors_in_one_line(output_dir):
     (output_dir / PRIVATE).mkdir(mode=0o700, parents=True)
+    (output_dir / PRIVATE / _RUNS).mkdir()
   best: training.TrainingResult | None = None
   for number in range(1, selection.draw() + 1):
     try:
       result = training.train(
         selection.run_settings,
-        output_dir / PRIVATE / f'run_{number}',
+        output_dir / PRIVATE / _RUNS / f'run_{number}',
         progress=progress,
         runtime=make_runtime(),
         selection=selection,

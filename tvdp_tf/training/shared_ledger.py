@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tvdp_tf import _validate, errors
 from tvdp_tf.privacy import ledger as ledger_lib
-from tvdp_tf.privacy import statement
+from tvdp_tf.privacy import spending, statement
 from tvdp_tf.training import settings as settings_lib
 
 # What runs that share a ledger must have in common, of its header.
@@ -97,6 +97,7 @@ class SharedLedger:
     noise_multipliers: Sequence[float],
     sampling_rate: float,
     delta: float,
+    distance: float,
   ) -> ledger_lib.LedgerHeader:
     """The header of the ledger, found or to be created.
 
@@ -107,10 +108,12 @@ class SharedLedger:
         sampling alone, for the Renyi order of a new ledger.
       sampling_rate: The run's.
       delta: What the run's noise was set for: a bit below that of `own`.
+      distance: `noise_distance` of a run that promises something; 0 of others.
 
     Raises:
       UsageError: If the run cannot join the ledger that was found, or its
-        target is too small for a ledger of several runs.
+        target is too small for a ledger of several runs, or the ledger's too
+        large for its noise.
     """
     if found is not None:
       for name in _COMMON:
@@ -122,6 +125,11 @@ class SharedLedger:
           )
       return found
     total = self.epsilon or own.target_epsilon
+    if not spending.is_gaussian_enough(own.delta, total, distance):
+      raise errors.UsageError(
+        'ledger_epsilon must be smaller, for what is drawn is not Gaussian as'
+        f' far out as this needs it, got {total!r}'
+      )
     order = None
     if own.sampling == 'poisson':
       try:
@@ -140,10 +148,26 @@ def together(ledger: ledger_lib.PrivacyLedger) -> str:
       number = statement.format_epsilon
       spent, total = ledger.epsilons().max(), ledger.header.target_epsilon
       runs = len(ledger.runs)
+      is_proven = spending.is_gaussian_enough(
+        ledger.header.delta,
+        total,
+        sum(run.noise_distance for run in ledger.runs),
+      )
   except ledger_lib.LedgerError:
     return (
       'epsilon counts this run alone, of a shared ledger that could not be '
       'read: what all its runs have told together is not known here'
+    )
+  if not (is_proven and ledger.header.enforced):
+    cause = (
+      'what they draw is not Gaussian as far out as it needs'
+      if ledger.header.enforced
+      else 'it was not enforced'
+    )
+    return (
+      f'epsilon counts this run alone, run {ledger.run} of a shared ledger: '
+      "what all its runs tell together is not bounded by the ledger's epsilon ="
+      f' {number(total)}, for {cause}'
     )
   return (
     f'epsilon counts this run alone, run {ledger.run} of a shared ledger: what '

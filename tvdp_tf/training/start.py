@@ -115,8 +115,14 @@ def _header(
   if ledger is None:
     return dataclasses.replace(own, renyi_order=_renyi_order(plan, found))
   planned = plan.planned_multipliers if own.sampling == 'poisson' else ()
+  _, is_proven = plan.sensitivity_on_record
   return ledger.header(
-    own, found, planned, plan.settings.sampling_rate, plan.delta
+    own,
+    found,
+    planned,
+    plan.settings.sampling_rate,
+    plan.delta,
+    plan.noise_distance if is_proven else 0.0,
   )
 
 
