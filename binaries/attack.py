@@ -274,7 +274,7 @@ def main() -> None:
   """Runs the attack that the flags ask for."""
   if _AUDIT.value == _MEMBERSHIP.value:
     raise errors.UsageError(
-      'audit or membership must be given, and not both: what is the attack?'
+      'audit or --membership must be given, and not both: what is the attack?'
     )
   path = None if _OUTPUT_DIR.value is None else pathlib.Path(_OUTPUT_DIR.value)
   try:

@@ -200,8 +200,8 @@ class AuditTest(parameterized.TestCase):
       self.assertRegex(text, rf'--(\[no\])?{name}: ')
 
   @parameterized.parameters(
-    ('', '--audit or membership must be given, and not both'),
-    ('--audit --membership', '--audit or membership must be given, and not'),
+    ('', '--audit or --membership must be given, and not both'),
+    ('--audit --membership', '--audit or --membership must be given, and not'),
     ('--audit --mechanism=central', '--mechanism must be one of paper, grad'),
     (
       '--audit --client=me',

@@ -115,6 +115,8 @@ class FlagsTest(parameterized.TestCase):
     ),
     (['--nonsense=1'], 'nonsense'),
     (['word'], "expected only flags, got 'word'"),
+    (['--import='], '--import must not be empty'),
+    (['--output_dir='], '--output_dir must not be empty'),
   )
   def test_one_line_before_any_work(self, arguments, line):
     folder = self.create_tempdir().full_path + '/run'

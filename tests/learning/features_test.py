@@ -140,14 +140,30 @@ class OwnFeaturesTest(absltest.TestCase):
     self.assertIn('features (halves) are a fixed, public function', words)
     self.assertIn('features_test claims', words)
     self.assertLen(fed.features_sha256, 64)
-    with self.assertRaisesRegex(ValueError, 'a name of their own, got .halves'):
+    with self.assertRaisesRegex(
+      ValueError, 'a name of their own, .* got .halves'
+    ):
       features.register(type('halves', (), {'__call__': halves}))
     with self.assertRaisesRegex(
-      ValueError, 'a name of their own, got .<lambda'
+      ValueError, 'a name of their own, .* got .<lambda'
     ):
       features.register(lambda x: x)
-    with self.assertRaisesRegex(ValueError, "a name of their own, got ''"):
+    with self.assertRaisesRegex(ValueError, "a name of their own, .* got ''"):
       features.register(functools.partial(np.ravel))
+
+  def test_takes_a_function_that_is_defined_again(self):
+    """As where a cell of a notebook is run again."""
+
+    def define(factor):
+      def again(x):
+        return factor * np.ravel(x)
+
+      return again
+
+    for factor in (1, 2):
+      self.assertEqual(features.register(define(factor)), 'again')
+      found = features.FEATURES['again'].compute(np.ones([1, 2]))
+      np.testing.assert_array_equal(found, [[factor, factor]])
 
   def test_a_state_is_found(self):
     name = features.register(counted)

@@ -17,7 +17,7 @@ from absl.testing import absltest, parameterized
 
 import tvdp_tf
 from tests.training import resume_cases
-from tvdp_tf import mechanisms, privacy, runtimes
+from tvdp_tf import errors, mechanisms, privacy, runtimes
 from tvdp_tf.attacks.membership_game import settings as game_settings
 from tvdp_tf.attacks.model_audit import settings as audit_settings
 from tvdp_tf.training import federation, rounds, shared_ledger, train
@@ -129,6 +129,64 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     settings_lib.TrainingSettings(mechanism='ball')
     with self.assertRaisesRegex(ValueError, 'a name of its own'):
       settings_lib.TrainingSettings(mechanism=type('Other', (Ball,), {}))
+
+  def test_takes_a_class_that_is_defined_again(self):
+    """As where a cell of a notebook is run again; not of another place."""
+    for _ in range(2):
+      kind = type('Again', (Ball,), {'name': 'again'})
+      settings_lib.TrainingSettings(mechanism=kind)
+      self.assertIs(mechanisms.MECHANISMS['again'], kind)
+    for other in (
+      type('Again', (Ball,), {'name': 'again', '__module__': 'elsewhere'}),
+      type('Central', (Ball,), {'name': 'central'}),
+      type(
+        'Central',
+        (Ball,),
+        {'name': 'central', '__module__': mechanisms.Central.__module__},
+      ),
+    ):
+      with self.assertRaisesRegex(ValueError, 'a name of its own, not that of'):
+        settings_lib.TrainingSettings(mechanism=other)
+
+  @parameterized.named_parameters(
+    ('no_sensitivity', 'sensitivities', lambda self: np.zeros(4), '> 0'),
+    ('of_others', 'sensitivities', lambda self: np.ones(3), r'shape \(3,\)'),
+    ('no_pair', 'sensitivity_on_record', ('2 C',), r"got \('2 C',\)"),
+    ('no_words', 'sensitivity_on_record', (True, '2 C'), 'a str and a bool'),
+  )
+  def test_what_is_no_sensitivity(self, name, value, message):
+    kind = type('Wrong', (Ball,), {'name': 'wrong', name: value})
+    settings = settings_lib.TrainingSettings(
+      mechanism=kind, users=4, users_per_round=2
+    )
+    with self.assertRaisesRegex(
+      errors.UsageError, f'^mechanism must have .*{message}'
+    ):
+      train.train(settings, self.run_dir)
+    self.assertFalse(self.run_dir.exists())
+
+  def test_values_that_are_no_fields_are_refused(self):
+    """Two graphs that differ in them would be taken for one."""
+
+    class Loose(mechanisms.PaperMechanism):
+      def __init__(self, schedule, l2_norm_clip):
+        super().__init__(schedule, l2_norm_clip)
+        object.__setattr__(self, 'other_clip', l2_norm_clip)
+
+    class OfLoose(Ball):
+      name = 'of_loose'
+
+      def __init__(self, settings, fed):
+        super().__init__(settings, fed)
+        self.mechanism = Loose(self.schedule, settings.l2_norm_clip)
+
+    settings = settings_lib.TrainingSettings(
+      mechanism=OfLoose, users=4, users_per_round=2
+    )
+    with self.assertRaisesRegex(
+      errors.UsageError, '^mechanism must be a frozen dataclass .* got .*Loose'
+    ):
+      train.train(settings, self.run_dir)
 
   @parameterized.parameters(
     (mechanisms.Mechanism, 'a subclass of .* got Mechanism with the name None'),
@@ -245,7 +303,7 @@ class RegisteredTest(parameterized.TestCase):
     self.assertEqual({*mechanisms.MECHANISMS} - before, {'whole'})
     again = type('Again', (Ball,), {'__module__': 'mine', 'name': 'paper'})
     setattr(module, 'Again', again)  # noqa: B010
-    with self.assertRaisesRegex(ValueError, 'a name of its own, got .paper'):
+    with self.assertRaisesRegex(ValueError, 'a name of its own, .* got .paper'):
       mechanisms.register_module(module)
 
   def test_attacks_take_what_they_can_attack(self):

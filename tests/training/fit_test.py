@@ -120,6 +120,12 @@ class FitTest(FitTestCase):
     run = self.fit(text, tokens, Y[:60], test=(public, Y[:60]), users=4)
     self.assertTrue(run.statement.holds)
 
+  def test_a_folder_is_a_path(self):
+    with self.assertRaisesRegex(
+      errors.UsageError, '^output_dir must be a path, got 5$'
+    ):
+      fit.fit(model(), X, Y, users=4, test=TEST, output_dir=5)  # type: ignore[arg-type]
+
   def test_bytes_are_the_models_to_scale(self):
     images, public = np.random.default_rng(0).integers(0, 256, [2, 60, 4])
     weights = []

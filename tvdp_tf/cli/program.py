@@ -180,6 +180,10 @@ def _parse(argv: Sequence[str]) -> None:
     sys.exit(0 if asked & _HELP_FLAGS else 1)
   if rest[1:]:
     _exit(2, f'expected only flags, got {rest[1]!r}')
+  for name in flags.FLAGS:
+    # As of a variable of the shell that is not set.
+    if flags.FLAGS[name].present and flags.FLAGS[name].value in ('', []):
+      _exit(2, f'--{name} must not be empty')
 
 
 def _is_wanted(record: standard_logging.LogRecord) -> bool:

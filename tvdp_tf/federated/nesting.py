@@ -419,7 +419,13 @@ def check_nesting(
       weights or other values leave the clients without noise. One line lists
       all of them.
   """
-  state_type = process.initialize.type_signature.result
+  try:
+    state_type = process.initialize.type_signature.result
+  except AttributeError:
+    raise ValueError(
+      'process must be a learning process or an aggregation process (of a'
+      f' factory, what its create returns), got {type(process).__name__}'
+    ) from None
   if not _has_noise(state_type):
     raise ValueError(
       'process must have an aggregator with noise of tvdp_tf in it, got none'

@@ -37,6 +37,7 @@ import hashlib
 import math
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -318,12 +319,24 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
 
   known = FEATURES.get(name)
   if not name.isidentifier() or (
-    known is not None and known.function is not function
+    known is not None and not _is_the_same(known.function, function)
   ):
-    raise ValueError(f'features must have a name of their own, got {name!r}')
-  if known is None:
-    FEATURES[name] = Features(name, compute, function=function)
+    raise ValueError(
+      'features must have a name of their own, not that of other features, got'
+      f' {name!r}'
+    )
+  FEATURES[name] = Features(name, compute, function=function)
   return name
+
+
+def _is_the_same(known: Any, function: Any) -> bool:
+  """Whether it is one function, or one that was defined again in its place."""
+  return known is function or (
+    isinstance(known, types.FunctionType)
+    and isinstance(function, types.FunctionType)
+    and (known.__module__, known.__qualname__)
+    == (function.__module__, function.__qualname__)
+  )
 
 
 def check_name(name: str) -> str:

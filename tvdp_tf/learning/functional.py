@@ -372,8 +372,8 @@ class FunctionalModel:
       raise ValueError('model must have trainable weights, got none')
     if model.losses:
       raise ValueError(
-        'model must have no losses of its own (such as weight regularisation): '
-        f'put them in the loss of its ModelSpec, got {len(model.losses)}'
+        'model must have no losses of its own (such as weight regularization): '
+        f'leave them out, got {len(model.losses)}'
       )
     try:
       inputs, outputs = len(model.inputs), len(model.outputs)

@@ -71,6 +71,9 @@ MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
 def register(mechanism: type[Mechanism]) -> str:
   """Makes a mechanism known by its name; returns the name.
 
+  A class that is defined again, as by a cell of a notebook that is run again,
+  takes the place of the former one.
+
   Raises:
     ValueError: If it is no mechanism, or another mechanism has the name.
   """
@@ -89,12 +92,21 @@ def register(mechanism: type[Mechanism]) -> str:
       f'mechanism must define {", ".join(missing)}, got'
       f' {mechanism.__qualname__} without'
     )
-  known = MECHANISMS.setdefault(mechanism.name, mechanism)
-  if known is not mechanism:
+  known = MECHANISMS.get(mechanism.name, mechanism)
+  if known is not mechanism and (
+    known in _ALL or _place(known) != _place(mechanism)
+  ):
     raise ValueError(
-      f'mechanism must have a name of its own, got {mechanism.name!r}'
+      f'mechanism must have a name of its own, not that of {known.__module__}.'
+      f'{known.__qualname__}, got {mechanism.name!r}'
     )
+  MECHANISMS[mechanism.name] = mechanism
   return mechanism.name
+
+
+def _place(kind: type) -> tuple[str, str]:
+  """Where a class is defined."""
+  return kind.__module__, kind.__qualname__
 
 
 def register_module(module: types.ModuleType) -> None:
@@ -152,6 +164,49 @@ def build(settings: Any, fed: Population) -> Mechanism:
     fed: Who takes part.
 
   Raises:
-    ValueError: If no noise meets the target.
+    ValueError: If no noise meets the target, or a mechanism of one's own has
+      parts that cannot be used.
   """
-  return MECHANISMS[settings.mechanism](settings, fed)
+  plan = MECHANISMS[settings.mechanism](settings, fed)
+  if type(plan) not in _ALL:
+    _check_own(plan)
+  return plan
+
+
+def _check_own(plan: Mechanism) -> None:
+  """Checks what a mechanism of one's own is made of.
+
+  Raises:
+    ValueError: If something cannot be used.
+  """
+  graph, name = plan.mechanism, f'the mechanism of {type(plan).__qualname__}'
+  if graph is not None:
+    params = getattr(type(graph), '__dataclass_params__', None)
+    names = {field.name for field in dataclasses.fields(graph)}
+    # Graphs are told apart by the fields.
+    if params is None or not params.frozen or not {*vars(graph)} <= names:
+      raise ValueError(
+        f'mechanism must be a frozen dataclass with all its values in fields, '
+        f'got {type(graph).__qualname__} as {name}'
+      )
+  record = plan.sensitivity_on_record
+  if [*map(type, record)] != [str, bool]:
+    raise ValueError(
+      'mechanism must have in sensitivity_on_record a formula and whether it is'
+      f' proven, a str and a bool, got {record!r}'
+    )
+  try:
+    sensitivities = np.asarray(plan.sensitivities())
+  except NotImplementedError:
+    return
+  users = plan.settings.users
+  if (
+    sensitivities.shape != (users,)
+    or sensitivities.dtype.kind != 'f'
+    or not (sensitivities > 0).all()
+  ):
+    raise ValueError(
+      f'mechanism must have sensitivities > 0 for its {users} users, float64'
+      f' [users], got an array of the shape {sensitivities.shape} of'
+      f' {sensitivities.dtype}'
+    )

@@ -68,6 +68,8 @@ class Budget:
       LedgerError: If the ledger is damaged, open elsewhere, or another one.
     """
     self._alarm_at = _validate.rate('alarm_at', alarm_at)
+    if not callable(on_alarm):
+      raise ValueError(f'on_alarm must be a function, got {on_alarm!r}')
     self._on_alarm = on_alarm
     header = ledger.LedgerHeader(
       unit=unit,

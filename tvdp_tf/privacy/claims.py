@@ -255,6 +255,7 @@ def check_text(text: str) -> CheckedClaim:
   formula, _, rest = text.partition(':')
   arguments: dict[str, Any] = {}
   try:
+    _validate.one_of('FORMULA', formula, FORMULAS)
     for part in filter(None, rest.split(',')):
       name, _, value = part.partition('=')
       if name in arguments:

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import functools
 import html
+import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -164,6 +165,8 @@ def fit(
     TrainingFailedError, NotWrittenError, LedgerError: As of `train`.
   """
   try:
+    if not isinstance(output_dir, (str, os.PathLike, type(None))):
+      raise ValueError(f'output_dir must be a path, got {output_dir!r}')
     if resume and output_dir is None:
       raise ValueError('output_dir must be given with resume')
     known = {field.name for field in dataclasses.fields(_Settings)}
@@ -189,7 +192,8 @@ def fit(
     run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  output_dir = pathlib.Path(
+  # Whatever folder this process goes to.
+  output_dir = pathlib.Path.cwd() / (
     output_dir or time.strftime('runs/fit-%Y%m%d-%H%M%S')
   )
   result = training.train(

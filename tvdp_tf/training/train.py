@@ -45,8 +45,11 @@ def with_event_loop(function: Callable[[RunCoroutine], _Result]) -> _Result:
   try:
     asyncio.get_running_loop()
   except RuntimeError:
-    return function(asyncio.run)
-  return _in_a_thread(function)
+    is_running = False
+  else:
+    is_running = True
+  # Not above: an error would seem to be of the missing loop.
+  return _in_a_thread(function) if is_running else function(asyncio.run)
 
 
 def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
