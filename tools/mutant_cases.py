@@ -189,6 +189,7 @@ _CASES: list[mutants_of_learning.Case] = [
       'if False:',
     ),
     ('if record.attempt != expected:', 'if False:'),
+    ('self.noise_distance + run.noise_distance,\n      )', '0.0,\n      )'),
   ),
   (
     'tvdp_tf/privacy/_released.py',
@@ -511,6 +512,32 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/training/shared_ledger.py',
     (_SECRET_DRAWS,),
     ('if mode & 0o077:', 'if False:'),
+  ),
+  (
+    'tvdp_tf/training/shared_ledger.py',
+    ('tests/training/shared_ledger_test.py',),
+    (
+      'if not spending.is_gaussian_enough(own.delta, total, distance):',
+      'if False:',
+    ),
+    ('if not (is_proven and ledger.header.enforced):', 'if not is_proven:'),
+    (
+      'if not (is_proven and ledger.header.enforced):',
+      'if not ledger.header.enforced:',
+    ),
+  ),
+  (
+    'tvdp_tf/training/best_run.py',
+    ('tests/training/shared_ledger_test.py',),
+    ("output_dir / PRIVATE / _RUNS / f'run", "output_dir / PRIVATE / f'run"),
+  ),
+  (
+    'tvdp_tf/mechanisms/__init__.py',
+    ('tests/mechanisms/own_mechanism_test.py',),
+    ('known in _ALL or ', ''),
+    (' or _place(known) != _place(mechanism)', ''),
+    ('not {*vars(graph)} <= names', 'False'),
+    ('or not (sensitivities > 0).all()', ''),
   ),
   (
     'tvdp_tf/federated/distributed_noise.py',

@@ -64,7 +64,7 @@ class SmokeTest(absltest.TestCase):
 class FlagsTest(parameterized.TestCase):
   @parameterized.parameters(
     ('--measure=speed', '--measure must be one of peers, startup, scaling'),
-    ('--measure=', '--measure must be some of peers, startup, scaling'),
+    ('--measure=', '--measure must not be empty'),
     (
       '--contenders=jax/ghost',
       '--contenders: jax/ghost does none of mlp-round',

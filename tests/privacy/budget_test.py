@@ -171,6 +171,7 @@ class BudgetTest(parameterized.TestCase):
     ({'epsilon': 0.0}, '^target_epsilon must be'),
     ({'unit': 'person'}, '^unit must be one of'),
     ({'alarm_at': 0.0}, '^alarm_at must be'),
+    ({'on_alarm': None}, '^on_alarm must be a function, got None'),
     ({'sensitivity': ''}, '^sensitivity must be'),
   )
   def test_refused(self, changes, text):
