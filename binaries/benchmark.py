@@ -78,8 +78,6 @@ def main() -> None:
       ('works', _WORKS.value, tuple(work.WORKS)),
       ('contenders', _CONTENDERS.value, tuple(contenders.CONTENDERS)),
     ):
-      if not values:
-        raise ValueError(f'{name} must be some of {", ".join(allowed)}')
       for value in values:
         _validate.one_of(name, value, allowed)
     for name, flag in (

@@ -91,9 +91,19 @@ def _attention() -> tf.keras.Model:
   return tf.keras.Model(inputs, _layers.Dense(2)(pooled))
 
 
+def _table() -> tf.keras.Model:
+  inputs = tf.keras.Input((23,))
+  categories = tf.cast(inputs[:, 20:], tf.int32)
+  embedded = _layers.Flatten()(_layers.Embedding(50, 8)(categories))
+  values = tf.concat([inputs[:, :20], embedded], axis=1)
+  hidden = _layers.Dense(64, activation='relu')(values)
+  return tf.keras.Model(inputs, _layers.Dense(2)(hidden))
+
+
 _MODELS: dict[str, Callable[[], tf.keras.Model]] = {
   'dense 784-256-10': _dense,
   'the same with layer normalization': _layer_normalization,
+  'a table of 20 numbers and 3 categories': _table,
   'convolutions of 32 and 64 filters, 28 x 28': _convolutions,
   'the same with group normalization': lambda: _convolutions(
     lambda: _layers.GroupNormalization(8)
