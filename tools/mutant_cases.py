@@ -536,8 +536,8 @@ _CASES: list[mutants_of_learning.Case] = [
     ('tests/mechanisms/own_mechanism_test.py',),
     ('known in _ALL or ', ''),
     (' or _place(known) != _place(mechanism)', ''),
-    ('not {*vars(graph)} <= names', 'False'),
-    ('or not (sensitivities > 0).all()', ''),
+    ('and {*vars(graph)} <= {field', 'or {*vars(graph)} <= {field'),
+    ('and (sensitivities > 0).all()', ''),
   ),
   (
     'tvdp_tf/federated/distributed_noise.py',

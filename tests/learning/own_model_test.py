@@ -291,5 +291,36 @@ class ModelTest(parameterized.TestCase):
         own.spec.build((4,), 3, 0)
 
 
+@parameterized.named_parameters(
+  ('sigmoids', lambda: [_LAYERS.Dense(2, activation='sigmoid')], 'a softmax'),
+  ('softmax_of_one', lambda: [_LAYERS.Dense(1, 'softmax')], 'a sigmoid, with'),
+)
+class EndTest(parameterized.TestCase):
+  def test_an_end_of_another_loss(self, layers, message):
+    with self.assertRaisesRegex(
+      ValueError, f'^model must end in scores or {message}'
+    ):
+      own_model.OwnModel(_sequential(*layers()), (4,), None)
+
+
+class LeftOutTest(absltest.TestCase):
+  """What training would not keep is not dropped without a word."""
+
+  def test_a_loss_of_its_own(self):
+    model = _sequential(tf.keras.Input([4]), _LAYERS.Dense(3))
+    model.add_loss(lambda: tf.reduce_sum(model.weights[0]))
+    with self.assertRaisesRegex(ValueError, '^model must have no losses of'):
+      own_model.OwnModel(model, (4,), None)
+
+  def test_a_constraint(self):
+    model = _sequential(
+      tf.keras.Input([4]), _LAYERS.Dense(3, kernel_constraint='non_neg')
+    )
+    with self.assertRaisesRegex(
+      ValueError, '^model must have no constraints of .*, got .*kernel'
+    ):
+      functional.FunctionalModel(model)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -151,6 +151,10 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
   @parameterized.named_parameters(
     ('no_sensitivity', 'sensitivities', lambda self: np.zeros(4), '> 0'),
     ('of_others', 'sensitivities', lambda self: np.ones(3), r'shape \(3,\)'),
+    ('a_list', 'sensitivities', lambda self: [1.0] * 4, 'got list of the'),
+    ('no_releases', 'releases_in_a_round', lambda self, *_: 0, 'got 0'),
+    ('no_graph', 'mechanism', property(lambda self: 5, lambda *_: None), 'int'),
+    ('nothing', 'sensitivity_on_record', None, 'got None'),
     ('no_pair', 'sensitivity_on_record', ('2 C',), r"got \('2 C',\)"),
     ('no_words', 'sensitivity_on_record', (True, '2 C'), 'a str and a bool'),
   )
@@ -184,7 +188,8 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
       mechanism=OfLoose, users=4, users_per_round=2
     )
     with self.assertRaisesRegex(
-      errors.UsageError, '^mechanism must be a frozen dataclass .* got .*Loose'
+      errors.UsageError,
+      '^mechanism must have .* a frozen dataclass .* got .*Loose',
     ):
       train.train(settings, self.run_dir)
 

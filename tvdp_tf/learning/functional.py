@@ -375,6 +375,15 @@ class FunctionalModel:
         'model must have no losses of its own (such as weight regularization): '
         f'leave them out, got {len(model.losses)}'
       )
+    if constrained := [
+      weight.name
+      for weight in model.trainable_weights
+      if getattr(weight, 'constraint', None) is not None
+    ]:
+      raise ValueError(
+        'model must have no constraints of its weights, which training would'
+        f' not keep, got {", ".join(constrained[:3])}'
+      )
     try:
       inputs, outputs = len(model.inputs), len(model.outputs)
     except (AttributeError, TypeError) as error:

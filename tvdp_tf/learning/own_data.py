@@ -111,9 +111,11 @@ def dataset(
   private = [x] if y is not None else [_examples_of(part) for part in x]
   _check_columns([*private, _examples_of(test)])
   train_features = np.concatenate([features for features, _ in parts])
-  if any(
-    _share_memory(given, _examples_of(test)) for given in private
-  ) or _are_mostly_of(train_features, test_features):
+  if (
+    any(_share_memory(given, _examples_of(test)) for given in private)
+    or any(np.array_equal(features, test_features) for features, _ in parts)
+    or _are_mostly_of(train_features, test_features)
+  ):
     raise ValueError(
       'test must be other data than x, public ones: their loss and accuracy are'
       ' shown without noise, got examples of x'

@@ -101,6 +101,19 @@ class OwnModel:
         )
     if not original.trainable_weights:
       raise ValueError('model must have weights to train, got none')
+    if original.losses:  # Copies may lack them.
+      raise ValueError(
+        'model must have no losses of its own (such as weight regularization):'
+        f' leave them out, got {len(original.losses)}'
+      )
+    last = layer_of_the_loss(original)
+    if last is not None:
+      expected = 'sigmoid' if outputs == 1 else 'softmax'
+      if expected not in last.activation.__name__:
+        raise ValueError(
+          f'model must end in scores or a {expected}, with {outputs} outputs,'
+          f' got {last.activation.__name__}'
+        )
     _check_scores(self._scores(self._initial))
     found = loss_of(loss, outputs)
     _check_loss(found, outputs, self.num_classes)

@@ -173,40 +173,55 @@ def build(settings: Any, fed: Population) -> Mechanism:
   return plan
 
 
+def _is_of_fields(graph: object) -> bool:
+  """Whether the fields of what enters a graph tell it from any other."""
+  params = getattr(type(graph), '__dataclass_params__', None)
+  return (
+    isinstance(graph, GraphMechanism)
+    and params is not None
+    and params.frozen
+    and {*vars(graph)} <= {field.name for field in dataclasses.fields(graph)}
+  )
+
+
 def _check_own(plan: Mechanism) -> None:
   """Checks what a mechanism of one's own is made of.
 
   Raises:
     ValueError: If something cannot be used.
   """
-  graph, name = plan.mechanism, f'the mechanism of {type(plan).__qualname__}'
-  if graph is not None:
-    params = getattr(type(graph), '__dataclass_params__', None)
-    names = {field.name for field in dataclasses.fields(graph)}
-    # Graphs are told apart by the fields.
-    if params is None or not params.frozen or not {*vars(graph)} <= names:
-      raise ValueError(
-        f'mechanism must be a frozen dataclass with all its values in fields, '
-        f'got {type(graph).__qualname__} as {name}'
-      )
+  graph = getattr(plan, 'mechanism', plan)
+  if graph is not None and not _is_of_fields(graph):
+    raise ValueError(
+      'mechanism must have as its mechanism a GraphMechanism, a frozen'
+      ' dataclass with all its values in fields, got'
+      f' {"none" if graph is plan else type(graph).__qualname__}'
+    )
   record = plan.sensitivity_on_record
-  if [*map(type, record)] != [str, bool]:
+  if not isinstance(record, tuple) or [*map(type, record)] != [str, bool]:
     raise ValueError(
       'mechanism must have in sensitivity_on_record a formula and whether it is'
       f' proven, a str and a bool, got {record!r}'
     )
+  releases = plan.releases_in_a_round(plan.settings)
+  if not isinstance(releases, int) or releases < 1:
+    raise ValueError(
+      'mechanism must have an integer >= 1 of releases_in_a_round, got'
+      f' {releases!r}'
+    )
   try:
-    sensitivities = np.asarray(plan.sensitivities())
+    sensitivities = plan.sensitivities()
   except NotImplementedError:
     return
   users = plan.settings.users
-  if (
-    sensitivities.shape != (users,)
-    or sensitivities.dtype.kind != 'f'
-    or not (sensitivities > 0).all()
+  if not (
+    isinstance(sensitivities, np.ndarray)
+    and sensitivities.shape == (users,)
+    and sensitivities.dtype.kind in 'iuf'
+    and (sensitivities > 0).all()
   ):
     raise ValueError(
-      f'mechanism must have sensitivities > 0 for its {users} users, float64'
-      f' [users], got an array of the shape {sensitivities.shape} of'
-      f' {sensitivities.dtype}'
+      f'mechanism must have sensitivities > 0 of its {users} users, an array'
+      f' [users], got {type(sensitivities).__name__} of the shape'
+      f' {np.shape(sensitivities)}'
     )
