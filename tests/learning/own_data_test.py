@@ -96,6 +96,11 @@ class DataTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
       _dataset(x, _Y, (x[[1, 0]], _Y[:2]), dtype=dtype)
     _dataset(x, _Y, (x + 1, _Y), dtype=dtype)
+    # As of a frame, a column after the other.
+    columns = np.asfortranarray(x)
+    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+      _dataset(columns, _Y, (x[[1, 0]], _Y[:2]), dtype=dtype)
+    _dataset(columns, _Y, (np.asfortranarray(x + 1), _Y), dtype=dtype)
 
   @parameterized.named_parameters(
     ('pairs', lambda part: part),

@@ -295,7 +295,7 @@ class ModelTest(parameterized.TestCase):
 
 @parameterized.named_parameters(
   ('sigmoids', lambda: [_LAYERS.Dense(2, activation='sigmoid')], 'a softmax'),
-  ('softmax_of_one', lambda: [_LAYERS.Dense(1, 'softmax')], 'a sigmoid, with'),
+  ('softmax_of_one', lambda: [_LAYERS.Dense(1, 'softmax')], 'a sigmoid, for'),
 )
 class EndTest(parameterized.TestCase):
   def test_an_end_of_another_loss(self, layers, message):

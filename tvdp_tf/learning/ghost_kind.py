@@ -10,6 +10,7 @@ views) of the outer products of delta and of what a weight is multiplied by.
 """
 
 import abc
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +20,11 @@ import tensorflow as tf
 def is_one_of(value: object, known: Iterable[object]) -> bool:
   """By identity: what is equal to it, a class of one's own may say."""
   return any(value is one for one in known)
+
+
+def without_a_public_name(module: str, name: str) -> Any:
+  """A class of Keras 2."""
+  return getattr(importlib.import_module(f'keras.src.{module}'), name)
 
 
 class Seen(NamedTuple):

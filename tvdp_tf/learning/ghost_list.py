@@ -6,7 +6,6 @@ them moves the gradients of all. It is of Keras 2: under Keras 3 nothing is on
 it.
 """
 
-import importlib
 import types
 from typing import Any
 
@@ -111,11 +110,6 @@ def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
     is_first = type(before) is _layers.InputLayer
     taken = _INPUT_TYPES if is_first else _INTEGERS
   return all(one.dtype in taken for one in tf.nest.flatten(layer.input))
-
-
-def _without_a_public_name(module: str, name: str) -> Any:
-  """A class of Keras 2."""
-  return getattr(importlib.import_module(f'keras.src.{module}'), name)
 
 
 def _is_known_activation(activation: Any) -> bool:
@@ -246,7 +240,9 @@ def weighted_layers(model: tf.keras.Model) -> list[ghost_kind.GhostLayer]:
 
 
 def _is_kerass_model(value: object) -> bool:
-  of_layers = _without_a_public_name('engine.functional', 'Functional')
+  of_layers = ghost_kind.without_a_public_name(
+    'engine.functional', 'Functional'
+  )
   return is_one_of(type(value), (of_layers, tf.keras.Sequential))
 
 

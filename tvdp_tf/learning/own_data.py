@@ -159,7 +159,8 @@ def _are_mostly_of(examples: np.ndarray, test: np.ndarray) -> bool:
 
 def _hashes(examples: np.ndarray) -> np.ndarray:
   """A number for each example, the same for equal ones, uint64 [n]."""
-  flat = examples.reshape(len(examples), -1)
+  # A frame's columns are each in a row.
+  flat = np.ascontiguousarray(examples).reshape(len(examples), -1)
   flat = flat.view(np.uint8 if flat.itemsize % 4 else np.uint32)
   rng = np.random.default_rng(0)
   factors = rng.integers(2**63, size=flat.shape[1], dtype=np.uint64) * 2 + 1

@@ -111,8 +111,8 @@ class OwnModel:
       expected = 'sigmoid' if outputs == 1 else 'softmax'
       if expected not in last.activation.__name__:
         raise ValueError(
-          f'model must end in scores or a {expected}, with {outputs} outputs,'
-          f' got {last.activation.__name__}'
+          f'model must end in scores or a {expected}, for outputs of the shape'
+          f' (None, {outputs}), got {last.activation.__name__}'
         )
     _check_scores(self._scores(self._initial))
     found = loss_of(loss, outputs)

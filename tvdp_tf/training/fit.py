@@ -140,8 +140,8 @@ def fit(
       labels, or a `tf.data.Dataset` of (example, label), batched or not.
     y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
     test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
-      loss and accuracy are reported without noise, so examples of `x` are
-      refused.
+      loss and accuracy are reported without noise. It is refused if it is of
+      `x`, or if most of it are copies of examples of `x`.
     users: The number of users, to whom the examples are distributed at random;
       or, with `y`, a column [n] that says whose each example is, integers or
       strings (the run numbers the users in the order of their sorted ids). If
@@ -192,7 +192,7 @@ def fit(
     run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  # Whatever folder this process goes to.
+  # Absolute: the process may go to another folder.
   output_dir = pathlib.Path.cwd() / (
     output_dir or time.strftime('runs/fit-%Y%m%d-%H%M%S')
   )
