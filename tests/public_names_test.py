@@ -9,6 +9,7 @@ import sys
 from absl.testing import absltest, parameterized
 
 import tvdp_tf
+from tvdp_tf import errors
 
 # Removing or renaming one breaks programs of others.
 NAMES = (
@@ -85,6 +86,28 @@ class PublicNamesTest(parameterized.TestCase):
     self.assertRegex(
       last, f'^ImportError: tvdp_tf.{name} needs {module}, .*{cure}'
     )
+
+  @parameterized.parameters(
+    ('train', ('x', 'y'), "settings must be TrainingSettings, got 'x'"),
+    (
+      'plan',
+      ('x',),
+      "settings must be PlanSettings or TrainingSettings, .*'x'",
+    ),
+    ('audit_ledger', (3,), 'path must be a path, got 3'),
+  )
+  def test_what_is_something_else_is_refused(self, name, arguments, message):
+    with self.assertRaisesRegex(
+      (ValueError, errors.UsageError), f'^{message}$'
+    ):
+      getattr(tvdp_tf, name)(*arguments)
+
+  def test_settings_with_no_path(self):
+    settings = tvdp_tf.TrainingSettings()
+    with self.assertRaisesRegex(
+      errors.UsageError, '^output_dir must be a path, got None$'
+    ):
+      tvdp_tf.train(settings, None)  # type: ignore[arg-type]
 
   def test_other_names(self):
     with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):

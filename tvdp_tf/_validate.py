@@ -5,6 +5,8 @@ Every function returns the checked value in its plain Python type. It raises a
 """
 
 import math
+import os
+import pathlib
 import reprlib
 from collections.abc import Collection
 from typing import Any
@@ -97,3 +99,10 @@ def one_of(
       f' {quoted(value)}'
     )
   return value
+
+
+def path(name: str, value: Any) -> pathlib.Path:
+  """A path: a string, or an object of a file system."""
+  if not isinstance(value, (str, os.PathLike)):
+    raise ValueError(f'{name} must be a path, got {quoted(value)}')
+  return pathlib.Path(value)

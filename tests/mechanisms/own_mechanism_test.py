@@ -157,14 +157,15 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     ('nothing', 'sensitivity_on_record', None, 'got None'),
     ('no_pair', 'sensitivity_on_record', ('2 C',), r"got \('2 C',\)"),
     ('no_words', 'sensitivity_on_record', (True, '2 C'), 'a str and a bool'),
+    ('no_statement', 'statement', lambda self: None, 'return a .* got None'),
   )
-  def test_what_is_no_sensitivity(self, name, value, message):
+  def test_what_cannot_be_used(self, name, value, message):
     kind = type('Wrong', (Ball,), {'name': 'wrong', name: value})
     settings = settings_lib.TrainingSettings(
       mechanism=kind, users=4, users_per_round=2
     )
     with self.assertRaisesRegex(
-      errors.UsageError, f'^mechanism must have .*{message}'
+      errors.UsageError, f'^mechanism must .*{message}'
     ):
       train.train(settings, self.run_dir)
     self.assertFalse(self.run_dir.exists())

@@ -273,7 +273,7 @@ CASES = {
     functools.partial(privacy.check_claim, 'dp-sgd'),
     {
       'delta': (1e-5, OPEN_UNIT),
-      'rounds': (5, integer(1)),
+      'rounds': (5, integer(1, 10**7)),
       'noise_multiplier': (1.0, POSITIVE),
       'sampling_rate': (0.1, RATE),
     },
@@ -282,7 +282,7 @@ CASES = {
     functools.partial(privacy.check_claim, 'flower-local-dp'),
     {
       'delta': (1e-5, OPEN_UNIT),
-      'rounds': (5, integer(1)),
+      'rounds': (5, integer(1, 10**7)),
       'epsilon': (1.0, POSITIVE),
       'clip': (1.0, POSITIVE),
       'sensitivity': (1.0, POSITIVE),

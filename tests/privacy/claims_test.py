@@ -154,7 +154,25 @@ class ClaimsTest(parameterized.TestCase):
     ({'epsilon': -1}, '^epsilon must be a finite number > 0, got -1'),
     ({'noise_multiplier': None}, '^noise_multiplier must be'),
     ({'formula': 'dp-sgd', 'batches': 'fixed'}, '^batches must be one of'),
-    ({'formula': 'flower-local-dp', 'epsilon': 1.0}, '^clip must be'),
+    (
+      {
+        **{'formula': 'flower-local-dp', 'epsilon': 1.0},
+        'noise_multiplier': None,
+      },
+      '^clip must be a finite number > 0, got None',
+    ),
+    # What the formula would pass over.
+    ({'sampling_rate': 0.01}, '^sampling_rate must not be given with gaussian'),
+    ({'batches': 'shuffled'}, "^batches must not .* gaussian, got 'shuffled'"),
+    ({'clip': 1.0}, '^clip must not be given with gaussian, got 1.0'),
+    (
+      {'formula': 'dp-sgd', 'sensitivity': 2.0},
+      '^sensitivity must not be given with dp-sgd, got 2.0',
+    ),
+    (
+      {'formula': 'nvflare-svt'},
+      '^noise_multiplier must not be given with nvflare-svt',
+    ),
   )
   def test_refused(self, changed, text):
     arguments = {

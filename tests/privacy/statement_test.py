@@ -1,8 +1,10 @@
+import copy
 import dataclasses
 import decimal
 import itertools
 import json
 import math
+import pickle
 import re
 from typing import Any
 
@@ -148,6 +150,17 @@ class HoldsTest(parameterized.TestCase):
       dataclasses.replace(state(), target_epsilon=1.0)
     with self.assertRaises(dataclasses.FrozenInstanceError):
       state().target_epsilon = 1.0
+
+  def test_pickles_and_copies_are_checked_again(self):
+    sound = state()
+    for copied in (pickle.loads(pickle.dumps(sound)), copy.deepcopy(sound)):
+      self.assertEqual(copied, sound)
+      self.assertEqual(str(copied), str(sound))
+      with self.assertRaises(TypeError):
+        copied.delivered['none']['exact'] = 0.1
+    object.__setattr__(sound, 'target_epsilon', 1.0)
+    with self.assertRaisesRegex(ValueError, '^holds must be False'):
+      copy.deepcopy(sound)
 
   def test_what_was_delivered_cannot_be_changed(self):
     delivered = {'none': {'exact': 9.5}}

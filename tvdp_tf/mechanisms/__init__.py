@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvdp_tf import _validate, privacy
 from tvdp_tf.mechanisms.central import Central, CentralMechanism
 from tvdp_tf.mechanisms.contract import (
   BudgetSpentError,
@@ -209,6 +210,16 @@ def _check_own(plan: Mechanism) -> None:
       'mechanism must have an integer >= 1 of releases_in_a_round, got'
       f' {releases!r}'
     )
+  try:
+    stated: object = plan.statement()
+  except Exception:  # Of no releases it may have nothing to state.
+    pass
+  else:
+    if not isinstance(stated, privacy.PrivacyStatement):
+      raise ValueError(
+        'mechanism must return a tvdp_tf.privacy.PrivacyStatement from'
+        f' statement, got {_validate.quoted(stated)}'
+      )
   try:
     sensitivities = plan.sensitivities()
   except NotImplementedError:

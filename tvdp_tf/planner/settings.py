@@ -69,9 +69,18 @@ class PlanSettings(training_settings.TrainingSettings):
 
   @classmethod
   def of(cls, settings: training_settings.TrainingSettings) -> 'PlanSettings':
-    """The settings of a training, with the defaults of a plan."""
+    """The settings of a training, with the defaults of a plan.
+
+    Raises:
+      ValueError: If it is something else.
+    """
     if isinstance(settings, cls):
       return settings
+    if not isinstance(settings, training_settings.TrainingSettings):
+      raise ValueError(
+        'settings must be PlanSettings or TrainingSettings, got'
+        f' {_validate.quoted(settings)}'
+      )
     return cls(**vars(settings))
 
   @property

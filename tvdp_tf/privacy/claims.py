@@ -23,10 +23,17 @@ from typing import Any
 from tvdp_tf import _validate, errors
 from tvdp_tf.privacy import accounting, gaussian, statement
 
-FORMULAS = (
-  *('gaussian', 'flower-local-dp', 'dp-sgd', 'nvflare-svt'),
-  'nvflare-percentile',
-)
+# What each takes, beside epsilon, delta and rounds.
+_TAKES = {
+  'gaussian': ('noise_multiplier',),
+  'flower-local-dp': ('clip', 'sensitivity'),
+  'dp-sgd': ('noise_multiplier', 'sampling_rate', 'batches'),
+  'nvflare-svt': (),
+  'nvflare-percentile': (),
+}
+FORMULAS = tuple(_TAKES)
+# More take minutes to account for.
+_MOST_ROUNDS = 10**7
 # How batches are drawn; only of secret Poisson draws is an epsilon amplified.
 BATCHES = ('poisson', 'shuffled')
 
@@ -103,7 +110,7 @@ def check_claim(
   Args:
     formula: One of `FORMULAS`; see above.
     delta: In (0, 1).
-    rounds: The number of releases: rounds, or steps of DP-SGD.
+    rounds: The number of releases: rounds, or steps of DP-SGD; at most 10^7.
     epsilon: What the tool claims for all rounds, if it does; with
       flower-local-dp its setting, which is for one round.
     noise_multiplier: With gaussian and dp-sgd: the noise's standard deviation
@@ -118,11 +125,24 @@ def check_claim(
     The checked claim.
 
   Raises:
-    ValueError: If an argument is missing or out of its range.
+    ValueError: If an argument is missing, out of its range, or none of the
+      formula's.
   """
   _validate.one_of('formula', formula, FORMULAS)
+  for name, value, unused in (
+    ('noise_multiplier', noise_multiplier, None),
+    ('clip', clip, None),
+    ('sensitivity', sensitivity, None),
+    ('sampling_rate', sampling_rate, 1.0),
+    ('batches', batches, 'poisson'),
+  ):
+    if name not in _TAKES[formula] and value != unused:
+      raise ValueError(
+        f'{name} must not be given with {formula}, got'
+        f' {_validate.quoted(value)}'
+      )
   delta = _validate.open_unit('delta', delta)
-  _validate.integer('rounds', rounds)
+  _validate.integer('rounds', rounds, maximum=_MOST_ROUNDS)
   claimed = math.nan
   if epsilon is not None:
     claimed = _validate.positive('epsilon', epsilon)

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from tvdp_tf import _validate
 from tvdp_tf.privacy import (
   _chained_file,
   _ledger_format,
@@ -350,7 +351,9 @@ def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   Raises:
     LedgerError: If it is missing, damaged, cut short, or no ledger: one line,
       with the number of the line in the file.
+    ValueError: If it is not a path.
   """
+  _validate.path('path', path)
   chain = _chained_file.read(path)
   state = _ledger_state.replay(path, chain.payloads)
   epsilons = state.spending.epsilons()

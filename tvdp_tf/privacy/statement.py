@@ -7,6 +7,7 @@ delivered epsilon, never instead of it.
 
 import dataclasses
 import decimal
+import functools
 import json
 import math
 import types
@@ -201,6 +202,18 @@ class PrivacyStatement:
     self._check_sensitivity()
     if self.holds:
       self._check_holds()
+
+  def __reduce__(self):
+    # A view of a dict cannot be pickled. Pickles and copies are checked anew.
+    values = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(self)
+    }
+    values['delivered'] = {
+      view: dict(by_accountant)
+      for view, by_accountant in self.delivered.items()
+    }
+    return functools.partial(type(self), **values), ()
 
   def _check_sensitivity(self):
     rule = self.sensitivity

@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import functools
 import html
-import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf import errors, privacy
+from tvdp_tf import _validate, errors, privacy
 from tvdp_tf.learning import datasets, own_data, own_model
 from tvdp_tf.output import files
 from tvdp_tf.training import federation, run_folder
@@ -165,9 +164,9 @@ def fit(
     TrainingFailedError, NotWrittenError, LedgerError: As of `train`.
   """
   try:
-    if not isinstance(output_dir, (str, os.PathLike, type(None))):
-      raise ValueError(f'output_dir must be a path, got {output_dir!r}')
-    if resume and output_dir is None:
+    if output_dir is not None:
+      output_dir = _validate.path('output_dir', output_dir)
+    elif resume:
       raise ValueError('output_dir must be given with resume')
     known = {field.name for field in dataclasses.fields(_Settings)}
     for name in settings:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tvdp_tf import errors, privacy, runtimes
+from tvdp_tf import _validate, errors, privacy, runtimes
 from tvdp_tf.learning import xla_functions
 from tvdp_tf.output import files
 from tvdp_tf.privacy import ledger as ledger_lib
@@ -156,10 +156,11 @@ def train(
     The result.
 
   Raises:
-    UsageError: If a setting does not fit the data set or the shared ledger,
-      that has no room for the first round, `output_dir` exists or cannot be
-      written, or a GPU is asked for and there is none; with `resume`, if the
-      folder holds no run, a finished one, or one of another configuration.
+    UsageError: If settings or path are none, a setting does not fit the data
+      set or the shared ledger, that has no room for the first round,
+      `output_dir` exists or cannot be written, or a GPU is asked for and there
+      is none; with `resume`, if the folder holds no run, a finished one, or one
+      of another configuration.
     DatasetUnavailableError: If the data set cannot be loaded.
     TrainingFailedError: If the loss is not finite, or no client has any budget
       left.
@@ -167,11 +168,19 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
+  try:
+    if not isinstance(settings, settings_lib.TrainingSettings):
+      raise ValueError(
+        f'settings must be TrainingSettings, got {_validate.quoted(settings)}'
+      )
+    folder = _validate.path('output_dir', output_dir)
+  except ValueError as error:
+    raise errors.UsageError(str(error)) from error
   return with_event_loop(
     lambda run: _train(
       run,
       settings,
-      pathlib.Path(output_dir),
+      folder,
       progress,
       resume,
       runtime,
