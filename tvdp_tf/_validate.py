@@ -17,10 +17,15 @@ _QUOTES.maxstring = _QUOTES.maxother = 100
 
 
 def quoted(value: Any) -> str:
-  """The value, short; a number of NumPy's as Python writes it."""
+  """The value, short, in one line; a number of NumPy's as Python writes it."""
   if type(value).__module__ == 'numpy' and getattr(value, 'ndim', None) == 0:
     value = value.item()
-  return _QUOTES.repr(value)
+  return ' '.join(_QUOTES.repr(value).split('\n'))
+
+
+def failure(error: BaseException) -> str:
+  """What has failed in the code of somebody else, in one line."""
+  return f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
 
 
 def _number(name: str, value: Any, allowed: str) -> float:
@@ -93,7 +98,7 @@ def one_of(
   name: str, value: Any, allowed: Collection[str], condition: str = ''
 ) -> str:
   """One of a closed set of words, which a condition may have narrowed."""
-  if value not in allowed:
+  if not isinstance(value, str) or value not in allowed:
     raise ValueError(
       f'{name} must be one of {", ".join(allowed)}{condition}, got'
       f' {quoted(value)}'

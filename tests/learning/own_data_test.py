@@ -20,6 +20,9 @@ class _Frame:
     self.shape = np.shape(values)
     self.index = index
     self.columns = columns
+    if np.ndim(values) == 2:
+      of_columns = np.transpose(values).tolist()
+      self.dtypes = [np.asarray(column).dtype for column in of_columns]
 
   def to_numpy(self):
     return self._values
@@ -31,6 +34,9 @@ class _Index:
 
   def equals(self, other):
     return self._labels == other._labels
+
+  def __getitem__(self, place):
+    return self._labels[place]
 
 
 def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32', user_ids=None):
@@ -206,6 +212,24 @@ class DataTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ('text', {'x': np.array([['a']] * 6)}, r'^x must hold numbers alone, got'),
+    (
+      'text_in_a_frame',
+      {
+        'x': _Frame(
+          np.array([[1, 'a', 'b']] * 6, object), columns=_Index(['n', 'A', 'B'])
+        )
+      },
+      r"^x .* alone, got the dtype object, in the column 'A': make numbers of",
+    ),
+    (
+      'nan_in_a_frame',
+      {
+        'x': _Frame(
+          np.where(_X == 9 / 8, np.nan, _X), columns=_Index(['a', 'b', 'c'])
+        )
+      },
+      r"^x must hold finite numbers, got another in row 2, in the column 'b'$",
+    ),
     ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
     ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),
     (
@@ -304,6 +328,16 @@ class DataTest(parameterized.TestCase):
   def test_refused(self, arguments, text):
     with self.assertRaisesRegex(ValueError, text):
       _dataset(**arguments)
+
+
+class ShapeTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([np.zeros([5, 2]), np.zeros([5, 3])], 'of one shape, got several shapes'),
+    ({'a': [1]}, '^x must hold examples, one array of them, got dict$'),
+  )
+  def test_what_has_none(self, x, message):
+    with self.assertRaisesRegex(ValueError, message):
+      own_data.shape_of(x, np.zeros(5))
 
 
 def _frameless(value):

@@ -218,6 +218,22 @@ class ModelTest(parameterized.TestCase):
       'count.* in int64: what a layer has adapted to belongs into the data',
     ),
     (
+      'words',
+      lambda: _sequential(
+        tf.keras.Input([4], dtype='string'),
+        _LAYERS.StringLookup(vocabulary=['a', 'b'], output_mode='multi_hot'),
+        _LAYERS.Dense(3),
+      ),
+      None,
+      'an input of numbers, got one of .*string.*: have words looked up in',
+    ),
+    (
+      'several_classes',
+      lambda: _sequential(_LAYERS.Dense(3, activation='sigmoid')),
+      None,
+      'end in scores or a softmax, .*got sigmoid: an example has one class$',
+    ),
+    (
       'fails',
       lambda: _sequential(_LAYERS.CategoryEncoding(4), _LAYERS.Dense(3)),
       None,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import fractions
 import os
 import pathlib
 import shutil
@@ -155,8 +156,11 @@ class FitTest(FitTestCase):
       Y[:60].tolist(),
       users=np.int64(3),
       epsilon=np.float32(8),
+      rounds=np.array(2),
     )
     self.assertEqual(run.statement.target_epsilon, 8.0)
+    lines = (self.folder / 'metrics.csv').read_text().splitlines()
+    self.assertLen(lines, 1 + 2)
 
   def test_users_with_their_own_examples(self):
     parts = [(X[:9], Y[:9]), (X[9:100], Y[9:100]), (X[100:], Y[100:])]
@@ -229,6 +233,27 @@ class FitTest(FitTestCase):
     ('rounds', {'users': 3, 'rounds': 10**9}, r'^rounds must be an integer fr'),
     ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit: it'),
     ('epsilon', {'users': 3, 'epsilon': -1}, r'^epsilon must be .*, got -1$'),
+    (
+      'fraction',
+      {'users': 3, 'epsilon': fractions.Fraction(3, 2)},
+      r'^epsilon must be a number or a word, got Fraction.* the type Fraction$',
+    ),
+    (
+      'tensor',
+      {'users': 3, 'learning_rate': tf.constant(0.1)},
+      r'^learning_rate must be a number or a word, got [^\n]* EagerTensor$',
+    ),
+    (
+      'column',
+      {'users': 3, 'rounds': np.array([[1], [2]])},
+      r'^rounds must be a number or a word, got array[^\n]* ndarray$',
+    ),
+    (
+      'listed',
+      {'users': 3, 'mechanism': ['gradient']},
+      r"^mechanism must be one of .*, got \['gradient'\]$",
+    ),
+    ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a wor'),
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
     ('test', {'users': 3, 'test': None}, r'^test must be public examples'),
     ('resume', {'users': 3, 'resume': True}, r'^output_dir must be the folder'),

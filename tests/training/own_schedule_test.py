@@ -47,6 +47,10 @@ class SettingsTest(parameterized.TestCase):
     ((1.0, 1.0, 0.0, 1.0), 'schedule must be a finite number > 0, got 0.0'),
     (('a',) * 4, "schedule must be a finite number > 0, got 'a'"),
     ('1234', 'schedule must be a number for each round'),
+    (
+      lambda m, rounds: 1 / (m - 3),
+      'schedule must return .*, got of round 3 ZeroDivisionError: ',
+    ),
     (lambda m, rounds: math.nan, 'schedule must be a finite number > 0'),
   )
   def test_refuses(self, schedule, message):

@@ -323,7 +323,7 @@ def _read_tfds(
     raise errors.DatasetUnavailableError(
       f'data set {name} is not in {folder} and could not be downloaded and '
       f'prepared there: '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f'{_validate.failure(error)}'
     ) from error
   parts = train, test, builder.info.features['label'].num_classes
   write_decoded(name, data_dir, builder, parts)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tvdp_tf import _environment
+from tvdp_tf import _environment, _validate
 from tvdp_tf.learning import (
   clipping,
   failing_ops,
@@ -388,7 +388,7 @@ def _traced_gradient(
   except Exception as error:  # Of any kind: it is the model's own code.
     raise ValueError(
       'model must have a gradient for a single example, got '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f'{_validate.failure(error)}'
     ) from error
   functional.check_captures('model with its loss', traced.graph)
   if traced.graph.captures:
@@ -434,8 +434,7 @@ def check_steps(
     )
   except Exception as error:  # Of any kind: it is the model's own code.
     raise ValueError(
-      'model must have a gradient for a batch, got '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f'model must have a gradient for a batch, got {_validate.failure(error)}'
     ) from error
   functional.checked_ops('model with its loss', traced.graph.as_graph_def())
   held = traced.graph.inputs[: len(initial_weights) + 2]

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2  # No public name.
 from tensorflow.python.framework import op_def_registry  # No public name.
 
+from tvdp_tf import _validate
 from tvdp_tf.learning import failing_ops, keras_version, onednn
 
 
@@ -418,8 +419,7 @@ class FunctionalModel:
       except Exception as error:  # Of any kind: it is the model's own code.
         raise ValueError(
           'model must be one that can be traced with tensors in the place of '
-          f'its weights, got {type(error).__name__}: '
-          f'{" ".join(str(error).split())[:200]}'
+          f'its weights, got {_validate.failure(error)}'
         ) from error
 
     self._calls = {training: trace(training) for training in (False, True)}

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tvdp_tf import _validate
 from tvdp_tf.learning import functional, models, own_model
 
 _FILE = 'keras:'
@@ -107,7 +108,7 @@ def load_file(path: pathlib.Path) -> tf.keras.Model:
       raise ValueError(_cure(path, own)) from error
     raise ValueError(
       f'model must be a file that Keras saved, got {str(path)!r}: '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f'{_validate.failure(error)}'
     ) from error
   if not model.built or not model.weights:
     raise ValueError(

@@ -12,7 +12,24 @@ from tvdp_tf import _validate
 from tvdp_tf.learning import on_disk
 
 
+def _column(frame: Any, place: int) -> str:
+  """The name of a frame's column, in words for an error."""
+  columns = getattr(frame, 'columns', None)
+  if columns is None:
+    return ''
+  return f', in the column {_validate.quoted(columns[place])}'
+
+
+def _column_of_no_numbers(frame: Any) -> str:
+  """The first of a frame's columns that are of something else."""
+  for place, dtype in enumerate(getattr(frame, 'dtypes', ())):
+    if getattr(dtype, 'kind', 'O') not in 'biuf':
+      return f'{_column(frame, place)}: make numbers of its categories'
+  return ''
+
+
 def _array(name: str, value: Any) -> np.ndarray:
+  frame = value
   if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
     value = value.to_numpy()
   if np.ma.is_masked(value):
@@ -28,15 +45,17 @@ def _array(name: str, value: Any) -> np.ndarray:
   if array.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} must hold numbers alone, got the dtype {array.dtype}'
+      f'{_column_of_no_numbers(frame)}'
     )
   if not array.ndim:
     raise ValueError(f'{name} must hold examples, got a single number')
   if array.dtype.kind == 'f':
-    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
-    if not finite.all():
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+      row, *places = (axis[0] for axis in np.nonzero(wrong))
       raise ValueError(
-        f'{name} must hold finite numbers, got another in row '
-        f'{np.argmin(finite)}'
+        f'{name} must hold finite numbers, got another in row {row}'
+        f'{_column(frame, places[0]) if len(places) == 1 else ""}'
       )
   return array
 

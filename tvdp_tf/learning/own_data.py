@@ -34,9 +34,17 @@ def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
   if isinstance(first, tf.data.Dataset):
     features, batched = _elements('x', first)
     return tuple(features.shape[1 if batched else 0 :])
-  shape = np.shape(first)
+  try:
+    shape = np.shape(first)
+  except ValueError:
+    raise ValueError(
+      'x must hold examples of one shape, got several shapes: of several'
+      ' inputs, one with all columns'
+    ) from None
   if not shape:
-    raise ValueError(f'x must hold examples, got {type(first).__name__}')
+    raise ValueError(
+      f'x must hold examples, one array of them, got {type(first).__name__}'
+    )
   return tuple(shape[1:])
 
 

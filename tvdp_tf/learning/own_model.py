@@ -72,13 +72,18 @@ class OwnModel:
     if len(known.inputs) != 1 or len(known.outputs) != 1:
       raise ValueError(
         f'model must have one input and one output, got {len(known.inputs)} and'
-        f' {len(known.outputs)}'
+        f' {len(known.outputs)}: docs/MODELS.md says how several become one'
       )
     self._initial = original.get_weights()
     self.input_shape = tuple(known.input_shape[1:])
     self.input_dtype = np.dtype(
       tf.as_dtype(known.inputs[0].dtype).as_numpy_dtype
     )
+    if self.input_dtype.kind not in 'biuf':
+      raise ValueError(
+        'model must have an input of numbers, got one of'
+        f' {known.inputs[0].dtype}: have words looked up in the data, before'
+      )
     if len(known.output_shape) != 2 or not known.output_shape[1]:
       raise ValueError(
         'model must have outputs of the shape (None, classes), got '
@@ -86,26 +91,7 @@ class OwnModel:
       )
     outputs = known.output_shape[1]
     self.num_classes = max(outputs, 2)
-    for variable, weight in zip(original.weights, self._initial, strict=False):
-      if weight.dtype != np.float32:
-        # What a table holds has no name.
-        name = getattr(variable, 'name', type(variable).__name__)
-        hint = (
-          "build it in float32, Keras's default"
-          if weight.dtype.kind == 'f'
-          else 'what a layer has adapted to belongs into the data, as features'
-        )
-        raise ValueError(
-          f'model must have weights in float32, got {name} in {weight.dtype}:'
-          f' {hint}'
-        )
-    if not original.trainable_weights:
-      raise ValueError('model must have weights to train, got none')
-    if original.losses:  # Copies may lack them.
-      raise ValueError(
-        'model must have no losses of its own (such as weight regularization):'
-        f' leave them out, got {len(original.losses)}'
-      )
+    _check_weights(original)
     last = layer_of_the_loss(original)
     if last is not None:
       expected = 'sigmoid' if outputs == 1 else 'softmax'
@@ -113,6 +99,7 @@ class OwnModel:
         raise ValueError(
           f'model must end in scores or a {expected}, for outputs of the shape'
           f' (None, {outputs}), got {last.activation.__name__}'
+          f'{": an example has one class" if outputs > 1 else ""}'
         )
     _check_scores(self._scores(self._initial))
     found = loss_of(loss, outputs)
@@ -159,6 +146,30 @@ class OwnModel:
     return self._scores(self._initial)
 
 
+def _check_weights(model: tf.keras.Model) -> None:
+  """Refuses weights, and losses of them, that cannot be trained here."""
+  for variable, weight in zip(model.weights, model.get_weights(), strict=False):
+    if weight.dtype != np.float32:
+      # What a table holds has no name.
+      name = getattr(variable, 'name', type(variable).__name__)
+      hint = (
+        "build it in float32, Keras's default"
+        if weight.dtype.kind == 'f'
+        else 'what a layer has adapted to belongs into the data, as features'
+      )
+      raise ValueError(
+        f'model must have weights in float32, got {name} in {weight.dtype}:'
+        f' {hint}'
+      )
+  if not model.trainable_weights:
+    raise ValueError('model must have weights to train, got none')
+  if model.losses:  # Copies may lack them.
+    raise ValueError(
+      'model must have no losses of its own (such as weight regularization):'
+      f' leave them out, got {len(model.losses)}'
+    )
+
+
 def layer_of_the_loss(model: tf.keras.Model) -> tf.keras.layers.Layer | None:
   """The last layer, if its activation is one that the loss computes."""
   # Of others the activation may be elsewhere than at the end.
@@ -176,8 +187,7 @@ def _copied(model: tf.keras.Model) -> tf.keras.Model:
   except Exception as error:
     raise ValueError(
       'model must be one that Keras can copy, by its get_config, or a function'
-      f' that builds one, got {type(error).__name__}: '
-      f'{" ".join(str(error).split())[:200]}'
+      f' that builds one, got {_validate.failure(error)}'
     ) from error
 
 
@@ -221,7 +231,7 @@ def _with_input(
   except Exception as error:
     raise ValueError(
       f'model must take examples of the shape {tuple(input_shape)}, got '
-      f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f'{_validate.failure(error)}'
     ) from error
   if not known and getattr(model, 'inputs', None):
     return model  # A Sequential that was never called.
@@ -254,7 +264,7 @@ def _check_scores(model: tf.keras.Model) -> None:
       except Exception as error:
         raise ValueError(
           'model must take any values of the shape of its input, got '
-          f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+          f'{_validate.failure(error)}'
         ) from error
       if not _are_probabilities(outputs):
         return
@@ -323,7 +333,7 @@ def _check_loss(
   except Exception as error:
     raise ValueError(
       f'loss must take labels [n], class numbers, and scores [n, {outputs}],'
-      f' got {type(error).__name__}: {" ".join(str(error).split())[:200]}'
+      f' got {_validate.failure(error)}'
     ) from error
   if together.shape or not np.allclose(together, np.mean(single), rtol=1e-4):
     raise ValueError(

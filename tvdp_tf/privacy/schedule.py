@@ -365,6 +365,21 @@ class ListedShape(NoiseShape):
     return ListedSchedule(tuple(stddevs.tolist()))
 
 
+def _stddev_of(function: Callable[[int, int], float], m: int, rounds: int):
+  """What a function of the caller's says of round m.
+
+  Raises:
+    ValueError: If it fails.
+  """
+  try:
+    return function(m, rounds)
+  except Exception as error:
+    raise ValueError(
+      'schedule must return a standard deviation for each round, got of round'
+      f' {m} {_validate.failure(error)}'
+    ) from error
+
+
 def listed_shape(
   stddevs: Sequence[float] | Callable[[int, int], float], rounds: int
 ) -> ListedShape:
@@ -397,7 +412,7 @@ def listed_shape(
       ) from error
     except ValueError:  # It has no signature: called as it is.
       pass
-    stddevs = [stddevs(m, rounds) for m in range(1, rounds + 1)]
+    stddevs = [_stddev_of(stddevs, m, rounds) for m in range(1, rounds + 1)]
   if isinstance(stddevs, str) or not isinstance(
     stddevs, (Sequence, np.ndarray)
   ):

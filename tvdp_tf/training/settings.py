@@ -5,6 +5,7 @@ error about its flag.
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sized
 from typing import Any
 
@@ -33,6 +34,9 @@ ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')
 NOISES = noise_distance.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
+# Which may be given as a function, a class or a list, and are a plan's.
+_OF_ANY_TYPE = ('features', 'mechanism', 'schedule', 'given')
+_PLAIN = (int, float, str, type(None))
 # As many lines of a ledger and of metrics.
 _MOST_ROUNDS = 10**6
 
@@ -201,10 +205,19 @@ class TrainingSettings:
     return privacy.GeometricShape(self.theta)
 
   def _resolve_numbers(self) -> None:
-    """Numbers of NumPy as Python's: JSON takes no others."""
-    for field in dataclasses.fields(self):
-      if isinstance(value := getattr(self, field.name), np.generic):
-        object.__setattr__(self, field.name, value.item())
+    """Numbers of NumPy as Python's, and paths as words: as JSON has them."""
+    for name, given in [*vars(self).items()]:
+      plain = given
+      if isinstance(given, (np.generic, np.ndarray)) and np.ndim(given) == 0:
+        plain = given.item()
+      elif isinstance(given, os.PathLike):
+        plain = os.fspath(given)
+      if name not in _OF_ANY_TYPE and not isinstance(plain, _PLAIN):
+        raise ValueError(
+          f'{name} must be a number or a word, got {_validate.quoted(given)} of'
+          f' the type {type(given).__name__}'
+        )
+      object.__setattr__(self, name, plain)
 
   def _check_shares(self) -> None:
     for name in ('dropouts', 'colluders'):
