@@ -91,7 +91,6 @@ def main() -> None:
       _DEVICE.value,
       _PROGRESS.value,
     )
-  print(f'{experiment.name}: {experiment.title}')
   print((output_dir / reproduction.REPORT).read_text())
   print(f'written to {output_dir}')
 

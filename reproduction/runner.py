@@ -293,7 +293,8 @@ def _summarize(
     verdicts.report(
       experiment,
       decisions,
-      f'python binaries/reproduce.py --experiment={experiment.name}',
+      f'python binaries/reproduce.py --experiment={experiment.name}'
+      f'{" --scale=smoke" if experiment.generated else ""}',
     ),
   )
 

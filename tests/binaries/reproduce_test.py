@@ -130,6 +130,8 @@ class SmokeTest(parameterized.TestCase):
     self.assertStartsWith(picture, b'\x89PNG')
     report = (folder / 'report.md').read_text()
     self.assertIn(report, printed)
+    self.assertEqual(printed.count(experiment.title), 1)
+    self.assertIn(f'--experiment={name} --scale=smoke\n', report)
     for decided in summary['claims']:
       self.assertIn(decided['claim'], report)
       self.assertIn(f'**{decided["verdict"]}**', report)

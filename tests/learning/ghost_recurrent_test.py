@@ -160,6 +160,19 @@ class GhostRecurrentTest(ghost_cases.ModelTestCase):
     good = of_numbers(build(False) or KINDS['lstm'](3))
     self.check_only_without(of_numbers(build(True)), good)
 
+  @parameterized.parameters(*KINDS)
+  def test_takes_no_masks_of_steps_that_are_unrolled(self, kind):
+    """Keras computes other outputs then than in a loop."""
+
+    def built(unroll, mask_zero=True):
+      layer = KINDS[kind](3, unroll=unroll, return_sequences=True)
+      return of_words(
+        LAYERS.Bidirectional(layer), LAYERS.Flatten(), mask_zero=mask_zero
+      )
+
+    for good in (built(False), built(True, mask_zero=False)):
+      self.check_only_without(built(True), good)
+
   @parameterized.parameters('lstm', 'gru')
   def test_takes_no_first_state(self, kind):
     inputs = tf.keras.Input(SEQUENCE)

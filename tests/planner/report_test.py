@@ -221,6 +221,8 @@ class ReportTest(parameterized.TestCase):
     self.assertLen(report.plans, 1)
     text = planning_text.describe(report)
     self.assertIn('not used by this mechanism', text)
+    self.assertNotIn('theta = ', text)
+    self.assertRegex(text, r'\n  best: M = \d+, sigma')
 
   def test_a_schedule_of_ones_own(self):
     report = _report(mechanism='gradient', rounds=20, schedule=(2.0,) * 20)
@@ -259,12 +261,30 @@ class ReportTest(parameterized.TestCase):
     }
     report = _report(**values, theta=0.95)
     self.assertEmpty(report.warnings)
-    self.assertNotIn('WARNING: theta', planning_text.describe(report))
+    self.assertNotIn('WARNING: the plan', planning_text.describe(report))
     # The budget goes into the last rounds, and the first ones drown.
     report = _report(**values, theta=1.1, rounds=300)
     text = ' '.join(planning_text.describe(report).split())
     self.assertIn('it promises no progress', text)
-    self.assertIn('WARNING: theta = 1.1 over 300 rounds has a bound', text)
+    self.assertRegex(
+      text,
+      r'WARNING: the plan that was asked for \(theta = 1.1, M = 300\) has a'
+      r' bound [0-9.e+]+ times that of the best \(theta = 0.9\d*, M = ',
+    )
+
+  def test_one_round_may_be_the_best(self):
+    """Though the search goes by blocks, here of two rounds."""
+    report = _report(
+      mechanism='gradient',
+      participation='balanced',
+      rounds=1,
+      users=10,
+      users_per_round=5,
+      epsilon=0.02,
+    )
+    self.assertEqual(report.settings.block_rounds, 2)
+    self.assertEqual(report.optimal, report.asked.asked)
+    self.assertEqual(report.optimal.rounds, 1)
 
   @parameterized.parameters(
     {'theta': 0.95},

@@ -128,6 +128,16 @@ class ClientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(spent.noise_multipliers(2), [1, 4, 4, 4])
     self.assertEmpty(spent.noise_multipliers(1))
 
+  @parameterized.parameters(1e160, 1e290)
+  def test_the_worst_client_has_spent_something(self, noise_multiplier):
+    """Though 1/z^2 is no number above zero."""
+    delta = 1e-300
+    spent = spending.GaussianSpending(3, math.inf, delta)
+    spent.record([0], [noise_multiplier])
+    self.assertGreater(spent.epsilon(0), 0.0)
+    self.assertEqual(spent.worst_epsilon(), spent.epsilon(0))
+    self.assertEqual(spent.by_spending()[-1], 0)
+
   def test_spent_of_a_budget_is_rounded_up_and_leaves_no_crumbs(self):
     spent = self.spent()
     spent.record([0, 1, 2], [1.0, 2.0, 1.0 + 1e-11])

@@ -101,7 +101,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'colluders': (
     'integer',
-    'The same: how many may tell the server their data and noise.',
+    'Of the mechanisms whose clients share the noise: how many clients of a'
+    ' round may tell the server their data and noise.',
   ),
   'server_momentum': (
     'float',

@@ -165,6 +165,13 @@ def _is_attention(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
+def _masks_unrolled_steps(layer: tf.keras.layers.Layer) -> bool:
+  """Whether there is a mask where Keras takes other steps than in a loop."""
+  return getattr(layer.input, '_keras_mask', None) is not None and any(
+    getattr(part, 'unroll', False) for part in ghost_layers.parts(layer)
+  )
+
+
 def _is_known(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is one whose rows are known to be independent."""
   if len(layer.inbound_nodes) != 1:
@@ -180,7 +187,12 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     # Several inputs of a recurrent layer are the states that it starts from.
     is_of_one = len(tf.nest.flatten(layer.input)) == 1
     known = (
-      _is_attention(layer) or (is_of_one and _is_called_plainly(layer))
+      _is_attention(layer)
+      or (
+        is_of_one
+        and _is_called_plainly(layer)
+        and not _masks_unrolled_steps(layer)
+      )
     ) and all(map(ghost_layers.kind_of, parts))
   else:
     known = is_function or (

@@ -323,8 +323,8 @@ class DistributedUsers(_Distributed):
 
   name = 'distributed_users'
   summary = (
-    'the same on the sum of clipped updates: it protects users, from a server'
-    ' that sees sums alone'
+    'shares of noise on the sum of all updates, a guarantee for users against'
+    ' a server that sees sums alone'
   )
   noise_on = 'the sum of the clipped updates of a round, by all clients'
   unit = 'user'

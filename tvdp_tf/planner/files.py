@@ -115,8 +115,8 @@ def _draw(report, path: pathlib.Path) -> None:
     )
   top = max(_HEADROOM * report.objective.initial_gap, 2 * optimal.bound)
   for point, name, marker, size in (
-    (asked, f'asked: {report.asked_change}', 'X', 9),
-    (optimal, f'best: theta = {optimal.theta:.4g}', '*', 16),
+    (asked, f'asked: {report.asked_plan}', 'X', 9),
+    (optimal, f'best: {report.words(optimal)}', '*', 16),
   ):
     above = ' (above the picture)' if point.bound > top else ''
     axis.plot(
@@ -124,7 +124,7 @@ def _draw(report, path: pathlib.Path) -> None:
       color='black',
       markersize=size,
       zorder=5,
-      label=f'{name}, M = {point.rounds}{above}',
+      label=f'{name}{above}',
     )
   seen = [p for p in (optimal, *report.curve) if p.bound <= top]
   axis.set_yscale('log')

@@ -226,7 +226,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
     'Plan: bound of F(w(M)) - F* = decay + noise, all for the same target',
     *layout.table(_plan_rows(report)),
     *layout.wrap(
-      f'best: theta = {optimal.theta:.6g}, M = {optimal.rounds}, sigma of'
+      f'best: {report.words(optimal)}, sigma of'
       f' round 1 = {optimal.sigma:.6g} in the next model, bound'
       f' {optimal.bound:#.4g}, by search'
       + (
@@ -236,7 +236,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
       )
     ),
     *layout.wrap(
-      f'asked: {report.asked_change}, M = {asked.rounds}, sigma of'
+      f'asked: {report.asked_plan}, sigma of'
       f' round 1 = {asked.sigma:.6g}, bound {asked.bound:#.4g}'
     ),
   ]

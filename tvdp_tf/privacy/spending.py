@@ -303,7 +303,10 @@ class GaussianSpending(_ClientSpending):
   def charge(self, clients, amounts, count, rate=1.0):
     super().charge(clients, amounts, count, rate)
     with np.errstate(all='ignore'):
-      self._squared_mu[clients] += count * amounts**-2.0
+      # However little it is, it is more than nothing; of infinite noise, not.
+      least = np.where(np.isinf(amounts), 0.0, np.finfo(np.float64).tiny)
+      squared_mu = np.maximum(amounts**-2.0, least)
+      self._squared_mu[clients] += count * squared_mu
 
   @property
   def squared_mu(self) -> np.ndarray:
