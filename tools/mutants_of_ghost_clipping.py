@@ -216,7 +216,8 @@ CASES: list[Case] = [
   (
     'tvdp_tf/learning/ghost_list.py',
     (f'{LEARNING}ghost_recurrent_test.py',),
-    ('is_of_one and', ''),
+    ('        is_of_one\n        and', '       '),
+    ('and not _masks_unrolled_steps(layer)', ''),
     (
       "_is_known_activation(getattr(layer, 'recurrent_activation', None))",
       'True',

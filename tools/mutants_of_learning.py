@@ -33,6 +33,19 @@ _DISCRETE = (
 
 CASES: list[Case] = [
   (
+    'tvdp_tf/privacy/noise_distance.py',
+    _NOISE,
+    (
+      'math.sqrt(size) * noise_multiplier / GRID_STDDEV',
+      '0.0 * size * noise_multiplier',
+    ),
+  ),
+  (
+    'tvdp_tf/mechanisms/gradient.py',
+    ('tests/mechanisms/plans_test.py',),
+    ('share <= noise_distance.LARGEST_ROUNDING', 'share >= 0'),
+  ),
+  (
     'tvdp_tf/learning/clipping.py',
     CLIPPING,
     ('tf.maximum(tf.sqrt(squares), clip)', 'tf.maximum(squares, clip)'),
@@ -269,10 +282,6 @@ CASES: list[Case] = [
     (
       'steps = _steps(value, noise_stddev) * (1 - 2.0**-51)',
       'steps = tf.round(_steps(value, noise_stddev))',
-    ),
-    (
-      'math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV',
-      '0.0 * size * noise_multiplier',
     ),
     ('flat.concatenated(steps) + drawn', 'flat.concatenated(steps)'),
     ('noise_key, flat.size(steps), release', 'noise_key, flat.size(steps), 0'),

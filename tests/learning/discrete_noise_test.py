@@ -14,6 +14,7 @@ from tvdp_tf.learning import (
   noise,
   private_training,
 )
+from tvdp_tf.privacy import noise_distance
 
 KEY = tf.constant([5, (2 << 32) | 1], tf.int64)
 STEPS = discrete_gaussian.GRID_STDDEV
@@ -134,7 +135,7 @@ class GridTest(parameterized.TestCase):
       apart = float(np.linalg.norm(rounded[0] - rounded[1]))
       moved = float(np.linalg.norm(one - other))
       multiplier = stddev / moved
-      bound = moved * (1 + noise.rounding_of_grid(size, multiplier))
+      bound = moved * (1 + noise_distance.rounding_of_grid(size, multiplier))
       self.assertLessEqual(apart, bound)
       far = max(far, apart / moved)
     self.assertGreater(far, 1)  # It does lengthen.

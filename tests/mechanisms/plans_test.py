@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.mechanisms import plan_cases
-from tvdp_tf import privacy
+from tvdp_tf import mechanisms, privacy
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.training import settings as settings_lib
 
@@ -145,6 +145,29 @@ class GradientPlanTest(parameterized.TestCase):
     plan.take(plan_cases.run(plan)[-1])
     statement = plan.statement()
     self.assertFalse(statement.holds)
+
+  @parameterized.parameters(({'theta': 0.3},), ({'schedule': (1e9,) * 29},))
+  def test_noise_beyond_the_grid_is_refused_before_a_round(self, changes):
+    if 'schedule' in changes:
+      changes['schedule'] = (*changes['schedule'], 1.0)
+    wanted = {'mechanism': 'gradient', 'participation': 'uniform', **changes}
+    with self.assertRaisesRegex(
+      ValueError, r"^noise must be continuous for a .*e\+\d+ .* 'discrete'$"
+    ):
+      plan_cases.build(**wanted, noise='discrete')
+    plan_cases.build(**wanted, noise='continuous')
+    plan_cases.build(mechanism='gradient', noise='discrete', theta=0.9)
+
+  def test_nor_does_a_refinement_reach_it(self):
+    """The run ends where all that is left would drown in noise."""
+    plan = plan_cases.build(mechanism='gradient', noise='discrete', theta=0.6)
+    plan_cases.run(plan, rounds=3)
+    before = plan.mechanism
+    with self.assertRaisesRegex(
+      mechanisms.BudgetSpentError, '^noise must be continuous'
+    ):
+      plan.refine(3, 200)
+    self.assertIs(plan.mechanism, before)
 
   def test_a_seed_never_holds(self):
     plan = plan_cases.build(mechanism='gradient', seed=0)

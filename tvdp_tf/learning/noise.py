@@ -17,7 +17,6 @@ import itertools
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -330,24 +329,6 @@ def _perturb_discretely(
   ]
 
 
-def rounding_of_grid(size: int, noise_multiplier: Any) -> Any:
-  """How much `perturb` may add to a sensitivity by rounding to its grid.
-
-  Two neighbours' tensors of `size` values are rounded by half a step each, so
-  that they are sqrt(size) steps further apart at most; of the 2^31 /
-  noise_multiplier steps that the sensitivity has.
-
-  Args:
-    size: Number of values of the release.
-    noise_multiplier: Standard deviation of the noise over the sensitivity, a
-      number or a float64 tensor.
-
-  Returns:
-    The share of the sensitivity.
-  """
-  return math.sqrt(size) * noise_multiplier / discrete_gaussian.GRID_STDDEV
-
-
 def perturb(
   tensors: Sequence[tf.Tensor],
   noise_stddev: tf.Tensor,
@@ -361,7 +342,8 @@ def perturb(
   With distribution 'discrete_gaussian' the values are rounded to a grid of
   2^-31 standard deviations, and the noise is a discrete Gaussian on it: exact,
   from ChaCha20, and without a trace of the value in its low bits. The rounding
-  adds to the sensitivity (`rounding_of_grid`), except to integers.
+  adds to the sensitivity (`noise_distance.rounding_of_grid`), except to
+  integers.
 
   Args:
     tensors: Float tensors of static shapes: one release. With discrete noise,

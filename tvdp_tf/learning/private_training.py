@@ -19,7 +19,7 @@ from tvdp_tf.learning import (
   local_training,
   noise,
 )
-from tvdp_tf.privacy import sensitivity
+from tvdp_tf.privacy import noise_distance, sensitivity
 
 # Most values of discrete noise that are drawn at once, of a few times 8 bytes
 # each: a draw for all steps takes two thirds of the time of one for each step.
@@ -33,18 +33,18 @@ def _share_of_grid(
   noise_stddev: tf.Tensor,
   adjacency: str,
 ) -> tf.Tensor:
-  """`noise.rounding_of_grid` of the mean gradient; an error if above a half.
+  """What rounding takes of the mean gradient; an error if it is much.
 
-  Of public numbers alone.
+  See `noise_distance.rounding_of_grid`. Of public numbers alone.
   """
   factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1
   moved = factor * clip / tf.cast(tf.shape(labels)[0], tf.float64)
-  share = noise.rounding_of_grid(
+  share = noise_distance.rounding_of_grid(
     flat.size(weights), tf.cast(noise_stddev, tf.float64) / moved
   )
   fits = tf.debugging.assert_less_equal(
     share,
-    tf.constant(0.5, tf.float64),
+    tf.constant(noise_distance.LARGEST_ROUNDING, tf.float64),
     message='the noise multiplier is too large for discrete noise',
   )
   with tf.control_dependencies([] if fits is None else [fits]):

@@ -151,15 +151,32 @@ class Gradient(contract.Mechanism):
 
     The schedule is that of the client with the most noise; the others' are
     parallel.
+
+    Raises:
+      ValueError: If it is too much for discrete noise.
     """
+    schedule = self._schedule_of(initial, rounds)
+    self._check_grid(schedule)
     self._initial = initial
     self.mechanism = GradientMechanism(
-      self._schedule_of(initial, rounds),
+      schedule,
       self.settings.example_l2_norm_clip,
       self.adjacency,
       noise=self.noise,
       example_views=self.settings.views,
     )
+
+  def _check_grid(self, schedule: privacy.NoiseSchedule) -> None:
+    """Checks what `private_training` would refuse in a round."""
+    most = float(schedule.stddevs().max())
+    share = noise_distance.rounding_of_grid(self.fed.num_parameters, most)
+    if self.noise == noise_distance.DISCRETE and not (
+      share <= noise_distance.LARGEST_ROUNDING
+    ):
+      raise ValueError(
+        f'noise must be continuous for a noise multiplier of {most:.3g} and'
+        f' {self.fed.num_parameters} parameters, got {self.noise!r}'
+      )
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:
@@ -220,7 +237,10 @@ class Gradient(contract.Mechanism):
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what each client has left over its rounds up to `new_rounds`."""
     initial = self._initial_multipliers(new_rounds, completed)
-    self._adopt(initial, new_rounds)
+    try:
+      self._adopt(initial, new_rounds)
+    except ValueError as error:
+      raise contract.BudgetSpentError(str(error)) from error
     return self.mechanism.schedule
 
   def statement(self) -> privacy.PrivacyStatement:

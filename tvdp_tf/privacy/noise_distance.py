@@ -36,6 +36,8 @@ LARGEST_DISCRETE = 14
 CONTINUOUS = 'continuous'
 DISCRETE = 'discrete'
 NOISES = (CONTINUOUS, DISCRETE)
+# Of a sensitivity that is not of integers, to rounding; more wastes the noise.
+LARGEST_ROUNDING = 0.5
 # Of one value. The second is the sum of DISTANCE_FROM_ROUNDED, 2^-67.5, and
 # DISTANCE_FROM_DISCRETE, 2^-116.
 DISTANCES = {CONTINUOUS: 2.0**-106, DISCRETE: 2.0**-67}
@@ -71,6 +73,24 @@ def share_stddev(noise_multiplier: Any, sensitivity: float, shares: int) -> Any:
     shares: How many.
   """
   return noise_multiplier * (sensitivity / math.sqrt(shares))
+
+
+def rounding_of_grid(size: int, noise_multiplier: Any) -> Any:
+  """How much discrete noise adds to a sensitivity by rounding to its grid.
+
+  Two neighbours' tensors of `size` values are rounded by half a step each, so
+  that they are sqrt(size) steps further apart at most; of the 2^31 /
+  noise_multiplier steps that the sensitivity has.
+
+  Args:
+    size: Number of values of the release.
+    noise_multiplier: Standard deviation of the noise over the sensitivity, a
+      number or a float64 tensor.
+
+  Returns:
+    The share of the sensitivity.
+  """
+  return math.sqrt(size) * noise_multiplier / GRID_STDDEV
 
 
 def share_of_distance(epsilon: float, total: float) -> float:
