@@ -137,17 +137,23 @@ class TrainTest(resume_cases.FolderTestCase):
         'initial_noise_multipliers',
         lambda *args, **kwargs: initial(*args, **kwargs) / 2**0.5,
       ),
-      self.assertRaisesRegex(
-        errors.TrainingFailedError,
-        'no client of round 5 has budget left for it: the run stops after 4 ',
-      ),
+      self.assertLogs(level='WARNING') as logs,
     ):
-      training.train(
+      result = training.train(
         settings.TrainingSettings(
           mechanism='gradient', theta=1.0, local_steps=2
         ),
         folder,
       )
+    self.assertIn(
+      'no client of round 5 has budget left for it: the run stops after 4 ',
+      '\n'.join(logs.output),
+    )
+    # It has come to its end: resumed it would end there again.
+    self.assertTrue(run_folder.is_finished(folder))
+    self.assertTrue((folder / run_folder.MODEL).exists())
+    self.assertTrue(result.statement.holds)
+    self.assertNotEmpty(result.weights)
     statement = json.loads((folder / run_folder.PRIVACY).read_text())
     self.assertEqual(statement['rounds'], 4)
     self.assertTrue(statement['holds'])

@@ -136,6 +136,7 @@ class _Distributed(contract.Mechanism):
   adjacencies = _ADJACENCIES
   shares_noise = True
   sums_securely = True
+  replans = True
 
   mechanism: DistributedMechanism
 
@@ -156,7 +157,7 @@ class _Distributed(contract.Mechanism):
       self._modulus(schedule),
       example_views=settings.views,
     )
-    self._check_grid()
+    self._check_grid(schedule)
 
   @classmethod
   def check(cls, settings: Any) -> None:
@@ -210,9 +211,9 @@ class _Distributed(contract.Mechanism):
       )
     return 2**bits
 
-  def _check_grid(self) -> None:
+  def _check_grid(self, schedule: privacy.NoiseSchedule) -> None:
     """Checks that rounding to the grid takes up little of the sensitivity."""
-    shares = self._share_stddev(self.mechanism.schedule.stddevs())
+    shares = self._share_stddev(schedule.stddevs())
     grids = shares / noise_distance.GRID_STDDEV
     # Half a step each of two neighbours, and what binary64 has not.
     rounding = 1 + 2.0**-51 * self._longest_value / grids
@@ -236,6 +237,23 @@ class _Distributed(contract.Mechanism):
       share * math.sqrt(len(clients)) / self._divisor(clients),
       np.ones(len(clients)),
     )
+
+  def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
+    """Spreads what the user with least left has over its rounds to come."""
+    schedule = self._schedule_of(
+      self._initial_multipliers(new_rounds, completed), new_rounds
+    )
+    try:
+      self._check_grid(schedule)
+      fits = self._modulus(schedule) <= self.mechanism.modulus
+    except ValueError:
+      fits = False
+    if not fits:
+      raise contract.BudgetSpentError(
+        f'the noise of {new_rounds} rounds does not fit into the grid of the'
+        f' secure sum: the run stops after {completed} rounds'
+      )
+    return schedule
 
   @property
   def sensitivity_on_record(self) -> tuple[str, bool]:

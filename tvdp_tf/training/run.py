@@ -96,8 +96,7 @@ class TrainingRun:
 
     Raises:
       TrainingFailedError: If the loss is not finite, or no client has any
-        budget left. In the latter case the model of the rounds before is
-        exported.
+        budget left for the first round. For a later one, the run ends before.
       NotWrittenError: If a file cannot be written.
       LedgerError: If the ledger cannot be written.
     """
@@ -133,10 +132,10 @@ class TrainingRun:
             bar.total = rounds.total
             bar.update()
             self._show(bar)
-        except mechanisms.BudgetSpentError:
-          if rounds.completed:
-            await self._finish(state)
-          raise
+        except mechanisms.BudgetSpentError as error:
+          if not rounds.completed:
+            raise
+          logging.warning('%s', error)
         await self._finish(state)
         self._show(bar)
 

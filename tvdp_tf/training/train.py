@@ -163,7 +163,8 @@ def train(
       of another configuration.
     DatasetUnavailableError: If the data set cannot be loaded.
     TrainingFailedError: If the loss is not finite, or no client has any budget
-      left.
+      left for the first round. A run whose budget does not last for a later one
+      ends before it, and a warning says so.
     NotWrittenError: If a file cannot be written.
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
