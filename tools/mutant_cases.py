@@ -5,7 +5,11 @@ A change is given by the text before it, which stands in its file just once.
 
 from typing import NamedTuple
 
-from tools import mutants_of_ghost_clipping, mutants_of_learning
+from tools import (
+  mutants_of_aggregators,
+  mutants_of_ghost_clipping,
+  mutants_of_learning,
+)
 
 
 class Mutant(NamedTuple):
@@ -43,12 +47,6 @@ _SENSITIVITY = (
   'tests/privacy/noise_distance_test.py',
   'tests/learning/clipping_arithmetic_test.py',
 )
-_QUERY = (
-  'tests/federated/sum_query_test.py',
-  'tests/federated/discrete_query_test.py',
-)
-_VALUES = ('tests/federated/value_types_test.py',)
-_NESTING = 'tests/federated/nesting_test.py'
 _LEDGER = (
   'tests/privacy/ledger_test.py',
   'tests/privacy/ledger_accounting_test.py',
@@ -117,30 +115,6 @@ _CASES: list[mutants_of_learning.Case] = [
       'name=UPDATE,\n    value=clip,',
     ),
     ('return within + microbatches * examples * 2.0**-52', 'return within'),
-  ),
-  (
-    'tvdp_tf/federated/sum_query.py',
-    _QUERY,
-    (
-      '[tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],\n'
-      "      params['l2_norm_clip'],",
-      '[tf.cast(part, tf.float64) for part in tf.nest.flatten(record)],\n'
-      '      None,',
-    ),
-    (
-      'noise_multiplier * tf.constant(self._l2_norm_clip, tf.float64)',
-      'tf.constant(self._l2_norm_clip, tf.float64)',
-    ),
-    ('schedule_state.next_round(global_state)', 'global_state'),
-  ),
-  (
-    'tvdp_tf/federated/bounded_value.py',
-    _QUERY,
-    ('limit / tf.maximum(norm, limit)', '0 * norm + 1'),
-    (
-      'return zero_unless(tf.math.is_finite(norm), tensors)',
-      'return list(tensors)',
-    ),
   ),
   (
     'tvdp_tf/privacy/spending.py',
@@ -216,15 +190,6 @@ _CASES: list[mutants_of_learning.Case] = [
     _PLANS,
     ('if not plan.reaches_far_enough:', 'if False:'),
     ('if plan.settings.seed is not None:', 'if False:'),
-  ),
-  (
-    'tvdp_tf/federated/distributed_noise.py',
-    _SHARES,
-    (
-      'noise.truncated if self._truncates else noise.nearest',
-      'noise.nearest',
-    ),
-    ('if self._divisor is None:', 'if True:'),
   ),
   (
     'tvdp_tf/mechanisms/distributed.py',
@@ -381,82 +346,6 @@ _CASES: list[mutants_of_learning.Case] = [
     ),
   ),
   (
-    'tvdp_tf/federated/nesting.py',
-    (
-      f'{_NESTING}::AggregatorsTest',
-      f'{_NESTING}::QueriesTest',
-      f'{_NESTING}::AlgorithmsTest',
-    ),
-    (
-      'any(_has_schedule(fields) for fields in _states(type_spec))',
-      "any('query_state' in f or _has_schedule(f) for f in _states(type_spec))",
-    ),
-    ('if not (_has_schedule(own) or _has_schedule(normalized)):', 'if False:'),
-    (
-      'kinds.CompiledComputation: lambda: _tags,',
-      'kinds.CompiledComputation: lambda: lambda _: frozenset(),',
-    ),
-    ('self._send(block.type_signature, argument)', 'pass'),
-    (
-      'self._send(block.type_signature, argument)\n    return _tags(argument)',
-      'self._send(block.type_signature, argument)\n    return frozenset()',
-    ),
-    (
-      'and not (public_weights and type_spec.shape == ())',
-      'and not public_weights',
-    ),
-    ('if names := _names(leaves, _is_bare):', "if names := '':"),
-    (
-      'if names := _names(found.leaves(*metrics), _is_data):',
-      "if names := '':",
-    ),
-    ('if names := _names(found.leaves(*state), _is_data):', "if names := '':"),
-    (
-      'if names := _names(found.leaves(*state), _is_data):',
-      'if names := _names(found.leaves(*state), _is_bare):',
-    ),
-  ),
-  (
-    'tvdp_tf/federated/bounded_value.py',
-    _VALUES,
-    ('scale >= _LEAST_SCALE', 'scale >= 0'),
-    ('_DTYPES = (tf.float32,', '_DTYPES = (tf.bfloat16, tf.float32,'),
-    ('_DTYPES = (tf.float32,', '_DTYPES = (tf.complex64, tf.float32,'),
-    (
-      "check_dtype(tensor.dtype, f'{tensor.dtype.name}{tensor.shape}')",
-      'pass',
-    ),
-  ),
-  (
-    'tvdp_tf/federated/checked_mean.py',
-    (*_VALUES, 'tests/federated/checked_mean_test.py'),
-    (
-      'tf.as_dtype(value_type.dtype) if is_tensor else None, got',
-      'tf.as_dtype(value_type.dtype) if is_tensor else tf.float32, got',
-    ),
-    (
-      'bounded_value.check_dtype(\n'
-      '    tf.as_dtype(value_type.dtype) if is_tensor else None, got\n'
-      '  )',
-      'pass',
-    ),
-    (
-      'if not tf.TensorShape(value_type.shape).is_fully_defined():',
-      'if False:',
-    ),
-  ),
-  (
-    'tvdp_tf/federated/sum_query.py',
-    _VALUES,
-    ('    _check_dtypes(template)\n', ''),
-    ('    _check_dtypes(record)\n', ''),
-  ),
-  (
-    'tvdp_tf/federated/nesting.py',
-    ('tests/federated/drop_in_test.py::NestingTest',),
-    ('      if _is_data(tags):\n        yield name', '      pass'),
-  ),
-  (
     'tvdp_tf/runtimes/compiled/graph_function.py',
     ('tests/runtimes/compiled/stock_algorithms_test.py',),
     ("r'|Random(?!Shuffle\\w)\\w*|", "r'|Random\\w*|"),
@@ -472,17 +361,6 @@ _CASES: list[mutants_of_learning.Case] = [
     ('if not (fits and in_range):', 'if not fits:'),
     ('if not (fits and in_range):', 'if not in_range:'),
     ('yield _checked(leaf, leaf_type)', 'yield leaf'),
-  ),
-  (
-    'tvdp_tf/federated/nesting.py',
-    (f'{_NESTING}::SelectTest',),
-    ('if block.uri in _ASKS:', 'if False:'),
-  ),
-  (
-    'tvdp_tf/federated/nesting.py',
-    ('tests/federated/drop_in_test.py::NestingTest',),
-    ('and not names <= _CONSTANTS:', 'and False:'),
-    ('and not names <= _CONSTANTS:', 'and names:'),
   ),
   (
     'tvdp_tf/mechanisms/statements.py',
@@ -541,24 +419,6 @@ _CASES: list[mutants_of_learning.Case] = [
     ('and (sensitivities > 0).all()', ''),
   ),
   (
-    'tvdp_tf/federated/distributed_noise.py',
-    ('tests/federated/distributed_noise_test.py',),
-    (
-      'noise_multiplier=noise_multiplier * tf.sqrt(share)',
-      'noise_multiplier=noise_multiplier',
-    ),
-    ('noise_multiplier * tf.sqrt(share)', 'noise_multiplier * share'),
-    (
-      'tf.minimum(shares / self._honest, tf.constant(1.0, tf.float64))',
-      'shares / self._honest',
-    ),
-  ),
-  (
-    'tvdp_tf/federated/aggregator.py',
-    ('tests/federated/aggregator_test.py',),
-    ('if l2_norm_clip < sensitivity.LEAST_CLIP:', 'if False:'),
-  ),
-  (
     'tvdp_tf/privacy/ledger.py',
     ('tests/privacy/budget_test.py',),
     ('with self._of_one_thread:', 'with contextlib.nullcontext():'),
@@ -571,6 +431,34 @@ _CASES: list[mutants_of_learning.Case] = [
       'exchanged = True',
     ),
     ('math.ceil(1e6 * right) / 1e4', 'math.floor(1e6 * right) / 1e4'),
+  ),
+  (
+    'tvdp_tf/privacy/claims.py',
+    ('tests/privacy/claims_test.py',),
+    ('name not in _TAKES[formula] and value != unused', 'False'),
+  ),
+  (
+    'tvdp_tf/mechanisms/__init__.py',
+    ('tests/mechanisms/own_mechanism_test.py',),
+    ('if not isinstance(stated, privacy.PrivacyStatement):', 'if False:'),
+  ),
+  (
+    'tvdp_tf/mechanisms/distributed.py',
+    ('tests/training/resume_test.py::UnseededTest',),
+    ('  replans = True\n', '  replans = False\n'),
+  ),
+  (
+    'tvdp_tf/training/run.py',
+    ('tests/training/train_test.py',),
+    ('if not rounds.completed:\n            raise', 'raise'),
+  ),
+  (
+    'tvdp_tf/planner/report.py',
+    ('tests/planner/report_test.py',),
+    (
+      'shown = [asked, *(point for p in plans for point in (p.best, p.asked))]',
+      'shown = [point.best for point in plans]',
+    ),
   ),
   (
     'tvdp_tf/output/report.py',
@@ -594,6 +482,7 @@ MUTANTS = [
   for path, tests, *changes in [
     *mutants_of_learning.CASES,
     *mutants_of_ghost_clipping.CASES,
+    *mutants_of_aggregators.CASES,
     *_CASES,
   ]
   for before, after in changes

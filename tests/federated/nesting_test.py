@@ -446,7 +446,41 @@ class AlgorithmsTest(parameterized.TestCase):
         federated.check_nesting(overwritten(kind, part, aggregator))
 
 
+def standing_still(process):
+  """It keeps its state: every round has the noise of the first."""
+  state, value = process.next.type_signature.parameter
+
+  @tff.federated_computation(state, value)
+  def next_fn(state, value):
+    after = process.next(state, value)
+    return tff.templates.MeasuredProcessOutput(
+      state, after.result, after.measurements
+    )
+
+  return tff.templates.AggregationProcess(process.initialize, next_fn)
+
+
 class AggregatorsTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ('local', local),
+    (
+      'listed',
+      lambda: of_query(federated.GeometricGaussianSumQuery(CLIP, LISTED)),
+    ),
+    ('normalized', lambda: of_query(tfp.NormalizedQuery(own_query(), 2.0))),
+    (
+      'clipped',
+      lambda: tff.aggregators.clipping_factory(1.0, of_query(own_query())),
+    ),
+  )
+  def test_a_schedule_that_stands_still_is_found(self, build):
+    process = create(build())
+    federated.check_nesting(process)
+    with self.assertRaisesRegex(
+      ValueError, '^the state after a round .* is still at the round before$'
+    ):
+      federated.check_nesting(standing_still(process))
+
   @parameterized.named_parameters(
     ('a_number', measured_norm, False, r'float32$'),
     ('values', measured_values, False, r'float32\[2\]$'),

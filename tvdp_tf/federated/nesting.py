@@ -34,6 +34,8 @@ _CONSTANTS = {'l2_norm_clip', 'stddev', 'denominator'}
 # and so, in all aggregators of ours, the noise itself.
 _DATA = 'data'
 _NOISE = 'noise'
+# The number of a schedule's round, until something is computed from it.
+_OLD_ROUND = 'old round'
 # In the result of a learning process, what nothing of clients must come to.
 _OF_CLIENTS = (
   ('metrics', 'client_work'),
@@ -112,6 +114,11 @@ def _tags(value: _Value) -> frozenset[str]:
   return _tags(value(frozenset())) if callable(value) else value
 
 
+def _computed(value: _Value) -> frozenset[str]:
+  """What all that comes out of TensorFlow depends on."""
+  return _tags(value) - {_OLD_ROUND}
+
+
 def _part(value: _Value, name: str | int | None) -> _Value:
   """A part of a structure; of one that is not known in parts, the whole."""
   if not isinstance(value, _Parts):
@@ -145,7 +152,7 @@ def _before_the_round(type_spec: tff.Type) -> _Value:
     [
       (
         name,
-        frozenset({_NOISE})
+        frozenset({_NOISE, _OLD_ROUND} if name == 'round' else {_NOISE})
         if of_schedule and isinstance(child, tff.TensorType)
         else _before_the_round(child),
       )
@@ -230,7 +237,7 @@ class _Round:
       ),
       kinds.Call: lambda: self._called(block, scope),
       kinds.Intrinsic: lambda: functools.partial(self._intrinsic, block),
-      kinds.CompiledComputation: lambda: _tags,
+      kinds.CompiledComputation: lambda: _computed,
     }
     # A literal or a placement depends on nothing.
     return values.get(type(block), frozenset)()
@@ -412,9 +419,10 @@ def check_nesting(
 
   Raises:
     ValueError: If the process has no noise of this library, or a query has it
-      in a part only; if a norm that adapts to the clients' values determines,
-      outside of the noise or inside of a query, what is clipped or zeroed; if
-      noisy sums are divided by a sum of weights without noise; or if training
+      in a part only; if a round leaves the noise schedule where it was; if a
+      norm that adapts to the clients' values determines, outside of the noise
+      or inside of a query, what is clipped or zeroed; if noisy sums are divided
+      by a sum of weights without noise; or if training
       metrics, a state of the client work, counts of clipped or zeroed clients,
       weights or other values leave the clients without noise. One line lists
       all of them.
@@ -442,6 +450,11 @@ def check_nesting(
         'MeanFactory'
       )
   found = _Round(process)
+  if _names(found.leaves('state'), lambda tags: _OLD_ROUND in tags):
+    raise ValueError(
+      'the state after a round must be that of the aggregator after it, got one'
+      ' whose noise schedule is still at the round before'
+    )
   if adapting := {*_adapting(found.result_type, found.result)}:
     raise ValueError(
       'what a query aggregates with must not adapt to the values of the '
