@@ -175,7 +175,7 @@ class PlanTest(PlanTestCase):
       '--mechanism=paper --users=1438',
       '--users must be at most the number of training',
     ),
-    ('--model=svm', '--model must be mlp or cnn for 10 classes'),
+    ('--model=svm', '--model must be mlp, linear or cnn for 10 classes'),
     ('--epsilon=0', '--epsilon must be a finite number > 0, got 0.0'),
     ('--epsilon=nan', '--epsilon must be a finite number > 0, got nan'),
     ('--delta=1', '--delta must be a number strictly between 0 and 1, got 1.0'),

@@ -48,7 +48,10 @@ class FlagsTest(parameterized.TestCase):
     (['--rounds=ten'], "--rounds must be an integer, got 'ten'"),
     (['--users_per_round=11'], '--users_per_round must be an integer from 1'),
     (['--dataset=cats'], '--dataset must be one of digits, mnist, '),
-    (['--model=svm'], '--model must be mlp or cnn for 10 classes, got svm'),
+    (
+      ['--model=svm'],
+      '--model must be mlp, linear or cnn for 10 classes, got svm',
+    ),
     (
       ['--mechanism=gradient', '--calibration=printed'],
       '--calibration must be one of exact, rdp, pld with mechanism gradient',

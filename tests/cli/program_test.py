@@ -26,6 +26,10 @@ def main():
     importlib.import_module(WHAT.value)
   if WHAT.value == 'broken pipe':
     raise BrokenPipeError('of a worker')
+  if WHAT.value == 'closed':
+    raise PermissionError(13, 'Permission denied', '/closed')
+  if WHAT.value == 'full':
+    raise OSError(28, 'No space left on device')
   if WHAT.value == 'log':
     from absl import logging
     import tensorflow as tf
@@ -85,6 +89,8 @@ class ProgramTest(parameterized.TestCase):
   @parameterized.parameters(
     ('--what=usage', 2, '--theta must be positive, got -1'),
     ('--what=failure', 1, 'the loss is nan'),
+    ('--what=closed', 1, '/closed cannot be used: Permission denied'),
+    ('--what=full', 1, 'a file cannot be used: No space left on device'),
     ('--what=interrupt', 1, 'interrupted'),
     ('--what=tensorflow_federated', 1, 'TensorFlow Federated is not installed'),
     ('--theta=big', 2, "--theta must be a number, got 'big'"),
@@ -106,7 +112,7 @@ class ProgramTest(parameterized.TestCase):
     self.assertEqual(result.returncode, code)
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(f'error: {line}', result.stderr)
-    self.assertEmpty(result.stdout)
+    self.assertEmpty(result.stdout.strip())
 
   def test_another_module_that_is_missing_is_a_bug(self):
     result = run('--what=json_missing')

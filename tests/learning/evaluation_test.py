@@ -46,10 +46,15 @@ class ModelsTest(parameterized.TestCase):
       models.build_svm,
       [8, 8, 1],
       10,
-      'model must be mlp or cnn for 10 classes',
+      'model must be mlp, linear or cnn for 10 classes',
     ),
-    (models.build_cnn, [8, 8, 1], 10, 'model must be mlp or svm for inputs'),
-    (models.build_cnn, [108], 2, 'model must be mlp or svm for inputs'),
+    (
+      models.build_cnn,
+      [8, 8, 1],
+      10,
+      'model must be mlp, linear or svm for inputs',
+    ),
+    (models.build_cnn, [108], 2, 'model must be mlp, linear or svm for inputs'),
   )
   def test_refuses_data_that_does_not_fit(self, build, shape, classes, message):
     with self.assertRaisesRegex(ValueError, message):

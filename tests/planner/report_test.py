@@ -101,8 +101,11 @@ class SettingsTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({'users': 60001}, 'users must be at most the number of training'),
-    ({'model': 'svm'}, 'model must be mlp or cnn for 10 classes'),
-    ({'dataset': 'digits', 'model': 'cnn'}, 'model must be mlp or svm for'),
+    ({'model': 'svm'}, 'model must be mlp, linear or cnn for 10 classes'),
+    (
+      {'dataset': 'digits', 'model': 'cnn'},
+      'model must be mlp, linear or svm for',
+    ),
     ({'epsilon': 1e-300}, 'epsilon must'),
     ({'theta': 1e-30, 'rounds': 1000}, 'theta must leave the noise of all'),
   )

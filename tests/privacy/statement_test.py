@@ -295,8 +295,9 @@ class FormatTest(absltest.TestCase):
   @hypothesis.given(st.floats(0, allow_infinity=False, allow_nan=False))
   def test_never_rounds_down(self, value):
     printed = decimal.Decimal(statement.format_epsilon(value))
-    exact = decimal.Decimal(value)
+    exact = decimal.Decimal(repr(value))  # As it is written.
     self.assertGreaterEqual(printed, exact)
+    self.assertGreaterEqual(float(printed), value)
     self.assertLessEqual(printed, exact * decimal.Decimal('1.00001'))
 
   def test_infinity(self):

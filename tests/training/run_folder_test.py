@@ -233,6 +233,24 @@ class RunFolderTest(parameterized.TestCase):
     ):
       run_folder.read_config(run)
 
+  def test_a_configuration_that_may_not_be_read(self):
+    (self.folder / 'config.json').touch()
+    denied = PermissionError(errno.EACCES, 'Permission denied')
+    with (
+      mock.patch.object(pathlib.Path, 'read_text', side_effect=denied),
+      self.assertRaisesRegex(
+        errors.UsageError, 'config.json in it cannot be read: Permission denied'
+      ),
+    ):
+      run_folder.read_config(self.folder)
+
+  def test_a_name_that_tensorflow_does_not_take(self):
+    path = self.folder / os.fsdecode(b'm\xe4x')
+    with self.assertRaisesRegex(
+      errors.UsageError, r'^output_dir must be a path in UTF-8, got .*m\\udce4x'
+    ):
+      run_folder.check_absent(path)
+
   def test_full_disk_leaves_no_half_file(self):
     path = self.folder / 'x.json'
     files.write_json(path, 1)

@@ -36,6 +36,8 @@ _Handler = Callable[[int, FrameType | None], object]
 
 # What a disk has that takes no more.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# What a file, or a folder on the way to it, has that is somebody else's.
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _HELP_FLAGS = frozenset({'help', 'helpfull', 'helpshort', 'helpxml', '?', 'h'})
 
 
@@ -336,4 +338,7 @@ def run(main: Callable[[], None]) -> NoReturn:
   except OSError as error:
     if error.errno in _FULL:
       _end_unwritten()
-    raise
+    elif error.errno not in _CLOSED:
+      raise
+    file = os.fspath(error.filename or 'a file')
+    _exit(1, f'{file} cannot be used: {error.strerror}')

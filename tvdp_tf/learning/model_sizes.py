@@ -16,7 +16,7 @@ def check_svm(num_classes: int) -> None:
   """
   if num_classes != 2:
     raise ValueError(
-      f'model must be mlp or cnn for {num_classes} classes, got svm'
+      f'model must be mlp, linear or cnn for {num_classes} classes, got svm'
     )
 
 
@@ -29,8 +29,8 @@ def check_cnn(input_shape: Sequence[int]) -> None:
   """
   if len(input_shape) != 3 or min(input_shape[:2]) < 16:
     raise ValueError(
-      'model must be mlp or svm for inputs that are not images of at least '
-      f'16 x 16, got cnn for {tuple(input_shape)}'
+      'model must be mlp, linear or svm for inputs that are not images of at'
+      f' least 16 x 16, got cnn for {tuple(input_shape)}'
     )
 
 

@@ -70,7 +70,11 @@ def _opened(path: pathlib.Path) -> np.ndarray:
   """A file's array, mapped into memory."""
   try:
     return np.load(path, mmap_mode='r', allow_pickle=False)
-  except (OSError, ValueError) as error:
+  except OSError as error:
+    raise errors.DatasetUnavailableError(
+      f'{path} cannot be read: {error.strerror or error}'
+    ) from error
+  except ValueError as error:
     raise errors.DatasetUnavailableError(
       f'{path} must be an array of np.save: {" ".join(str(error).split())}'
     ) from error

@@ -148,6 +148,12 @@ def check_folder(path: pathlib.Path) -> None:
       be made there.
   """
   above = path.absolute()
+  try:
+    os.fspath(above).encode()
+  except UnicodeEncodeError as error:  # TensorFlow takes no other.
+    raise ValueError(
+      f'output_dir must be a path in UTF-8, got {str(path)!r}'
+    ) from error
   if os.path.lexists(path):
     if path.is_symlink() or not path.is_dir() or _entries(path):
       raise ValueError(

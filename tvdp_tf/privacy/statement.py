@@ -37,15 +37,20 @@ def _epsilon(name: str, value: object) -> float:
 def format_epsilon(value: float) -> str:
   """Six significant digits, rounded up: a printed epsilon is a bound too.
 
+  What is read as the same number is printed as it is.
+
   >>> format_epsilon(1.0000001), format_epsilon(61.63114630234804)
   ('1.00001', '61.6312')
+  >>> format_epsilon(0.1), format_epsilon(0.1 + 1e-9)
+  ('0.1', '0.100001')
   >>> format_epsilon(10.0), format_epsilon(12345678.0)
   ('10', '1.23457e+7')
   """
   if value == math.inf:
     return 'inf'
   context = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
-  rounded = context.create_decimal(value).normalize(context)
+  # 0.1 is a little more than a tenth, and written so all the same.
+  rounded = context.create_decimal(repr(float(value))).normalize(context)
   plain = 1e-4 <= value < 1e6 or value == 0
   return f'{rounded:f}' if plain else f'{rounded:g}'
 

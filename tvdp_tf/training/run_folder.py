@@ -182,8 +182,12 @@ def _parsed(path: pathlib.Path) -> dict[str, Any]:
   """The object in `config.json`."""
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
-  except OSError as error:
+  except (FileNotFoundError, NotADirectoryError) as error:
     raise ValueError(f'no {CONFIG} of a run in it') from error
+  except OSError as error:
+    raise ValueError(
+      f'{CONFIG} in it cannot be read: {error.strerror}'
+    ) from error
   except (ValueError, RecursionError) as error:
     raise ValueError(
       f'{CONFIG} in it is damaged, it is not JSON any more: put a copy of it '
