@@ -204,7 +204,12 @@ def _audit_model(path: pathlib.Path | None) -> None:
 
 
 def _audit_client(path: pathlib.Path | None) -> None:
-  """Makes, writes and prints the audit that the flags describe."""
+  """Makes, writes and prints the audit that the flags describe.
+
+  Raises:
+    GuaranteeRefutedError: If it shows that a guarantee is false; a mechanism
+      like the paper's has none.
+  """
   settings = audit_settings.AuditSettings(**shared_flags.values(_SETTINGS))
   # SciPy, Matplotlib and TensorFlow take seconds to import: flags come first.
   with program.importing():
@@ -224,6 +229,8 @@ def _audit_client(path: pathlib.Path | None) -> None:
       audit_report.write(result, folder)
   print(audit_report.describe(result))
   _print_where(path)
+  if result.refuted and mechanisms.MECHANISMS[settings.mechanism].is_sound:
+    raise GuaranteeRefutedError(audit_report.verdict(result))
 
 
 def _membership(path: pathlib.Path | None) -> None:

@@ -55,10 +55,10 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('1.0', rates)
 
   @parameterized.parameters(
-    (1, 'consistent: this attack shows no more than is claimed'),
-    (0.25, 'REFUTED: the claim is false'),
+    (1, 'consistent: this attack shows no more than is claimed', 0),
+    (0.25, 'REFUTED: the claim is false', 1),
   )
-  def test_gradient(self, noise_scale, verdict):
+  def test_gradient(self, noise_scale, verdict, code):
     folder = self._folder()
     result = _attack(
       *('--audit', '--mechanism=gradient', '--client=outlier', '--rounds=2'),
@@ -66,7 +66,9 @@ class AuditTest(parameterized.TestCase):
       *('--trials=4000', f'--noise_scale={noise_scale}'),
       cwd=folder,
     )
-    self.assertEqual((result.returncode, result.stderr), (0, ''))
+    self.assertEqual(result.returncode, code)
+    line = f'attack.py: error: {verdict}\n' if code else ''
+    self.assertEqual(result.stderr, line)
     self.assertEqual(_verdict(result), verdict)
     text = ' '.join(result.stdout.split())
     self.assertIn('2 C_g / n = 2 * 1.0 / 50 (proven)', text)

@@ -106,7 +106,11 @@ class LocalNoiseTest(parameterized.TestCase):
       build(**{**BUDGET, 'epsilon': 50.0, 'l2_norm_clip': CLIP})
 
   @parameterized.parameters(
-    {'epsilon': 0.0}, {'delta': 1.0}, {'rounds': 0}, {'l2_norm_clip': -1.0}
+    {'epsilon': 0.0},
+    {'delta': 1.0},
+    {'rounds': 0},
+    {'rounds': 10**9},
+    {'l2_norm_clip': -1.0},
   )
   def test_refuses(self, **changes):
     (name,) = changes

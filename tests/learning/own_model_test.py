@@ -298,6 +298,26 @@ class ModelTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, text):
       own_model.OwnModel(model, (4,), loss)
 
+  def test_indices_that_no_embedding_has(self):
+    own = own_model.OwnModel(
+      _sequential(
+        tf.keras.Input([4], dtype='int32'),
+        _LAYERS.Embedding(5, 2),
+        _LAYERS.Flatten(),
+        _LAYERS.Dense(3),
+      ),
+      (4,),
+    )
+    examples = np.zeros([3000, 4], np.int32)
+    own.check_indices(examples)
+    examples[2999, 1] = 5
+    with self.assertRaisesRegex(
+      ValueError, '^test must hold indices that .* in the rows 2048 to 2999$'
+    ):
+      own.check_indices(examples)
+    own = own_model.OwnModel(_sequential(_LAYERS.Dense(3)), (4,))
+    own.check_indices(examples)
+
   def test_copies_that_are_not(self):
     sizes = iter((3, 3, 3, 4, 5))
     with self.assertRaisesRegex(ValueError, 'built the same by each call'):

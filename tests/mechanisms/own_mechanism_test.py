@@ -307,10 +307,30 @@ class RegisteredTest(parameterized.TestCase):
     before = {*mechanisms.MECHANISMS}
     mechanisms.register_module(module)
     self.assertEqual({*mechanisms.MECHANISMS} - before, {'whole'})
+    with self.assertRaisesRegex(
+      ValueError, "^mechanism must define .*statement, got 'h' without$"
+    ):
+      settings_lib.TrainingSettings(mechanism='h')
     again = type('Again', (Ball,), {'__module__': 'mine', 'name': 'paper'})
     setattr(module, 'Again', again)  # noqa: B010
     with self.assertRaisesRegex(ValueError, 'a name of its own, .* got .paper'):
       mechanisms.register_module(module)
+
+  @parameterized.parameters(
+    ({'unit': 'person'}, "^unit of mechanism must be one of .* got 'person'$"),
+    (
+      {'adjacencies': ()},
+      r'^adjacencies of .* a tuple of replace-one, .*\(\)$',
+    ),
+    ({'adjacencies': 'replace-one'}, "a tuple of .*, got 'replace-one'$"),
+    ({'participations': ('shuffled',)}, r"got \('shuffled',\)$"),
+    ({'noises': ('white',)}, '^noises of mechanism must be a tuple of cont'),
+    ({'example_views': ('all',)}, '^example_views of mechanism must be a tup'),
+  )
+  def test_words_that_are_not_known(self, words, message):
+    kind = type('Odd', (Ball,), {'name': 'odd', **words})
+    with self.assertRaisesRegex(ValueError, message):
+      mechanisms.register(kind)
 
   def test_attacks_take_what_they_can_attack(self):
     examples = type(

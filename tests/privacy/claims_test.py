@@ -138,6 +138,17 @@ class ClaimsTest(parameterized.TestCase):
     self.assertEqual(found.delivered_epsilon, math.inf)
     self.assertFalse(found.holds)
 
+  def test_a_batch_of_next_to_nothing(self):
+    found = claims.check_claim(
+      'dp-sgd',
+      noise_multiplier=1.0,
+      delta=1e-5,
+      rounds=5,
+      sampling_rate=1e-309,
+      batches='shuffled',
+    )
+    self.assertLen(found.noise_multipliers, 1)
+
   def test_gaussian_without_a_claim(self):
     found = claims.check_claim(
       'gaussian', noise_multiplier=2.0, delta=1e-5, rounds=4

@@ -255,6 +255,19 @@ class FitTest(FitTestCase):
     ),
     ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a wor'),
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
+    (
+      'indices',
+      {
+        'given': tf.keras.Sequential(
+          [
+            tf.keras.Input((4,)),
+            *(_LAYERS.Embedding(9, 2), _LAYERS.Flatten(), _LAYERS.Dense(3)),
+          ]
+        ),
+        'users': 3,
+      },
+      r'^test must hold indices that the embeddings of the model have, got ano',
+    ),
     ('test', {'users': 3, 'test': None}, r'^test must be public examples'),
     ('resume', {'users': 3, 'resume': True}, r'^output_dir must be the folder'),
     (
@@ -269,8 +282,9 @@ class FitTest(FitTestCase):
     ),
   )
   def test_refused_before_there_is_a_folder(self, arguments, text):
+    given = {'given': model(), **arguments}
     with self.assertRaisesRegex(errors.UsageError, text):
-      self.fit(model(), X, Y, **arguments)
+      self.fit(given.pop('given'), X, Y, **given)
     self.assertFalse(self.folder.exists())
 
   def test_refused_in_a_graph_or_a_strategy(self):

@@ -14,11 +14,13 @@ from tvdp_tf.privacy import noise_distance, sensitivity
 # More weights than any model has: the delta that the tail of the noise costs is
 # computed for so many values in a round.
 _MOST_VALUES = 2**40
+# Calibration holds the noise of every round.
+_MOST_ROUNDS = 10**6
 
 
 def _accounted_delta(delta: float, epsilon: float, rounds: int) -> float:
   """The delta left for the accountant, after the tail of the noise."""
-  values = _validate.integer('rounds', rounds) * _MOST_VALUES
+  values = _validate.integer('rounds', rounds, 1, _MOST_ROUNDS) * _MOST_VALUES
   return noise_distance.accounted_delta(
     delta, epsilon, values, noise_distance.CONTINUOUS
   )
@@ -45,7 +47,7 @@ def local_noise(
   Args:
     epsilon: The target, > 0.
     delta: In (0, 1).
-    rounds: M >= 1.
+    rounds: M, at most 10^6.
     l2_norm_clip: C_u, the norm that an update is clipped to.
     theta: Ratio of the noise variances of successive rounds, > 0.
 
@@ -85,7 +87,7 @@ def central_noise(
   Args:
     epsilon: The target, > 0.
     delta: In (0, 1).
-    rounds: M >= 1.
+    rounds: M, at most 10^6.
     l2_norm_clip: C_u, the norm that an update is clipped to.
     clients_per_round: The fixed divisor of the noisy sum: the expected size of
       a cohort.

@@ -24,6 +24,7 @@ _LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
   'logistic': models.LogisticLoss,
   'hinge': models.HingeLoss,
 }
+_AT_ONCE = 1024  # Examples that a model is tried with.
 _SCORES = {'cross_entropy': False, 'logistic': True, 'hinge': True}
 
 
@@ -124,6 +125,31 @@ class OwnModel:
       )
     made.set_weights(weights)
     return made
+
+  def check_indices(self, examples: np.ndarray) -> None:
+    """Checks that embeddings have all that public examples look up.
+
+    Training takes the nearest instead: an error would reveal private values.
+
+    Args:
+      examples: [n, ...], of the test.
+
+    Raises:
+      ValueError: If they do not.
+    """
+    model = self._scores(self._initial)
+    layers = keras_version.all_layers(model)
+    if not any(isinstance(one, tf.keras.layers.Embedding) for one in layers):
+      return
+    for start in range(0, len(examples), _AT_ONCE):
+      rows = examples[start : start + _AT_ONCE]
+      try:
+        model(tf.constant(rows))
+      except tf.errors.InvalidArgumentError as error:
+        raise ValueError(
+          'test must hold indices that the embeddings of the model have, got'
+          f' another in the rows {start} to {start + len(rows) - 1}'
+        ) from error
 
   def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
     """The same without the activation that is in the loss."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvdp_tf import _validate, privacy
+from tvdp_tf.learning import participation, views
 from tvdp_tf.mechanisms.central import Central, CentralMechanism
 from tvdp_tf.mechanisms.contract import (
   BudgetSpentError,
@@ -31,6 +32,7 @@ from tvdp_tf.mechanisms.interfaces import GRADIENTS, MODEL
 from tvdp_tf.mechanisms.laplace import Laplace, LaplaceMechanism
 from tvdp_tf.mechanisms.noiseless import Algorithm1, Noiseless, NoMechanism
 from tvdp_tf.mechanisms.paper import Paper, PaperMechanism
+from tvdp_tf.privacy import noise_distance, sensitivity
 
 __all__ = [
   'GRADIENTS',
@@ -56,6 +58,7 @@ __all__ = [
   'Population',
   'Round',
   'build',
+  'check_name',
   'named_after_a_setting',
   'register',
   'register_module',
@@ -67,6 +70,15 @@ _ALL: tuple[type[Mechanism], ...] = (
   Noiseless,
 )
 MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
+# The names of classes of modules that lack methods, and which.
+_UNFINISHED: dict[str, list[str]] = {}
+# What a class may name.
+_ALLOWED = {
+  'participations': tuple(participation.PARTICIPATIONS),
+  'adjacencies': sensitivity.ADJACENCIES,
+  'noises': noise_distance.NOISES,
+  'example_views': tuple(views.VIEWS),
+}
 
 
 def register(mechanism: type[Mechanism]) -> str:
@@ -76,7 +88,8 @@ def register(mechanism: type[Mechanism]) -> str:
   takes the place of the former one.
 
   Raises:
-    ValueError: If it is no mechanism, or another mechanism has the name.
+    ValueError: If it is no mechanism, has something that cannot be used, or
+      another mechanism has the name.
   """
   name = getattr(mechanism, 'name', None)
   if not (
@@ -93,6 +106,7 @@ def register(mechanism: type[Mechanism]) -> str:
       f'mechanism must define {", ".join(missing)}, got'
       f' {mechanism.__qualname__} without'
     )
+  _check_words(mechanism)
   known = MECHANISMS.get(mechanism.name, mechanism)
   if known is not mechanism and (
     known in _ALL or _place(known) != _place(mechanism)
@@ -103,6 +117,32 @@ def register(mechanism: type[Mechanism]) -> str:
     )
   MECHANISMS[mechanism.name] = mechanism
   return mechanism.name
+
+
+def _check_words(mechanism: type[Mechanism]) -> None:
+  """Checks the words of a class."""
+  _validate.one_of('unit of mechanism', mechanism.unit, sensitivity.UNITS)
+  for name, allowed in _ALLOWED.items():
+    words = getattr(mechanism, name)
+    is_known = isinstance(words, tuple) and {*words} <= {*allowed}
+    if not is_known or not (words or name == 'noises'):
+      raise ValueError(
+        f'{name} of mechanism must be a tuple of {", ".join(allowed)}, got'
+        f' {_validate.quoted(words)}'
+      )
+
+
+def check_name(name: Any) -> None:
+  """Checks that a mechanism has a name.
+
+  Raises:
+    ValueError: If none has.
+  """
+  if missing := _UNFINISHED.get(name) if isinstance(name, str) else None:
+    raise ValueError(
+      f'mechanism must define {", ".join(missing)}, got {name!r} without'
+    )
+  _validate.one_of('mechanism', name, MECHANISMS)
 
 
 def _place(kind: type) -> tuple[str, str]:
@@ -128,9 +168,11 @@ def register_module(module: types.ModuleType) -> None:
       and issubclass(kind, Mechanism)
       and kind.__module__ == module.__name__
       and 'name' in vars(kind)
-      and not kind.__abstractmethods__
     ):
-      register(kind)
+      if kind.__abstractmethods__:
+        _UNFINISHED[kind.name] = sorted(kind.__abstractmethods__)
+      else:
+        register(kind)
 
 
 @contextlib.contextmanager

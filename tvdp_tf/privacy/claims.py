@@ -236,7 +236,7 @@ def _dp_sgd(
   else:
     # In an epoch one release alone is of the example, whichever it is. A last
     # batch that is not full may be left out: that makes the shortest epochs.
-    epochs = math.ceil(steps / math.floor(1 / rate * (1 + 1e-12)))
+    epochs = math.ceil(steps / math.floor(min(1 / rate, 2.0**60) * (1 + 1e-12)))
     multipliers = (z,) * epochs
     exchanged = 'its gradient made zero'
     delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')

@@ -231,11 +231,13 @@ def _own(model, x, y, test, loss, has_features: bool, user_ids=None) -> _Own:
   data, clients = own_data.dataset(
     x, y, test, found.num_classes, dtype, user_ids
   )
-  if not has_features and shape != found.input_shape:
-    raise ValueError(
-      f'x must have examples of the shape {found.input_shape}, as the input of'
-      f' the model, got {shape}'
-    )
+  if not has_features:
+    if shape != found.input_shape:
+      raise ValueError(
+        f'x must have examples of the shape {found.input_shape}, as the input'
+        f' of the model, got {shape}'
+      )
+    found.check_indices(data.test_features)
   return _Own(found, federation.Own(data, found.spec, clients))
 
 

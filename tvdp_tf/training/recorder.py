@@ -181,6 +181,11 @@ class Recorder:
     return left
 
   def _budget_spent(self, round_number: int) -> mechanisms.BudgetSpentError:
+    if round_number == 1:
+      return mechanisms.BudgetSpentError(
+        'no client has the budget for round 1, whose releases alone spend more'
+        ' than the target'
+      )
     return mechanisms.BudgetSpentError(
       f'no client of round {round_number} has budget left for it: the run '
       f'stops after {round_number - 1} rounds'

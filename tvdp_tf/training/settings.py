@@ -152,7 +152,7 @@ class TrainingSettings:
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
     if isinstance(self.mechanism, type):
       object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))
-    _validate.one_of('mechanism', self.mechanism, mechanisms.MECHANISMS)
+    mechanisms.check_name(self.mechanism)
     self._resolve_participation()
     self._check_views()
     participation.PARTICIPATIONS[self.participation](
