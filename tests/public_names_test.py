@@ -109,6 +109,14 @@ class PublicNamesTest(parameterized.TestCase):
     ):
       tvdp_tf.train(settings, None)  # type: ignore[arg-type]
 
+  def test_what_was_planned_is_trained(self):
+    asked = tvdp_tf.PlanSettings(
+      rounds=1, local_steps=1, users=4, users_per_round=2
+    )
+    folder = self.create_tempdir().full_path + '/run'
+    result = tvdp_tf.train(tvdp_tf.plan(asked).settings, folder)
+    self.assertTrue(result.statement.holds)
+
   def test_other_names(self):
     with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):
       tvdp_tf.nothing  # noqa: B018

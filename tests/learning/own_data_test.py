@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
+from scipy import sparse
 
 from tvdp_tf.learning import own_data
 
@@ -50,6 +51,7 @@ class DataTest(parameterized.TestCase):
     ('frames', _Frame(_X), _Frame(_Y.astype(float))),
     ('objects', _Frame(_X.astype(object)), _Frame(_Y.astype(object))),
     ('tensors', tf.constant(_X), tf.constant(_Y)),
+    ('sparse', sparse.csr_matrix(_X), _Y),
     ('one_hot', _X, np.eye(3)[_Y]),
     ('column', _X, _Y[:, np.newaxis]),
     ('bytes', (8 * _X).astype(np.uint8), _Y.astype(np.int8)),
@@ -270,6 +272,11 @@ class DataTest(parameterized.TestCase):
     ('test_alone', {'test': _X}, r'^x of test must be a pair'),
     ('not_whole', {'dtype': 'int32'}, r'^x of test must hold whole numbers'),
     ('no_labels', {'y': None}, r'^y must be the labels of x, or x a list'),
+    (
+      'in_a_pair',
+      {'x': (_X, _Y), 'y': None},
+      r'^y must be given beside x, got',
+    ),
     ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
     (
       'user_label',
@@ -341,7 +348,9 @@ class ShapeTest(parameterized.TestCase):
 
 
 def _frameless(value):
-  return value.to_numpy() if hasattr(value, 'to_numpy') else value
+  for name in ('to_numpy', 'toarray'):
+    value = getattr(value, name, lambda value=value: value)()
+  return value
 
 
 if __name__ == '__main__':

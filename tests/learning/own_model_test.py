@@ -218,6 +218,12 @@ class ModelTest(parameterized.TestCase):
       'count.* in int64: what a layer has adapted to belongs into the data',
     ),
     (
+      'function',
+      lambda: 1 / 0,
+      None,
+      '^model must be a function that builds one, got ZeroDivisionError: ',
+    ),
+    (
       'words',
       lambda: _sequential(
         tf.keras.Input([4], dtype='string'),

@@ -168,7 +168,7 @@ class BudgetTest(parameterized.TestCase):
     self.assertNotEmpty(synced)
 
   @parameterized.parameters(
-    ({'epsilon': 0.0}, '^target_epsilon must be'),
+    ({'epsilon': 0.0}, 'epsilon must be'),
     ({'unit': 'person'}, '^unit must be one of'),
     ({'alarm_at': 0.0}, '^alarm_at must be'),
     ({'on_alarm': None}, '^on_alarm must be a function, got None'),

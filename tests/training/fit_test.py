@@ -162,6 +162,22 @@ class FitTest(FitTestCase):
     lines = (self.folder / 'metrics.csv').read_text().splitlines()
     self.assertLen(lines, 1 + 2)
 
+  def test_features_of_a_model_that_does_not_know_its_input(self):
+    def halved(example):
+      return example[:2]
+
+    run = self.fit(model(), X, Y, users=3, features=halved)
+    self.assertEqual(run.model.input_shape, (None, 2))
+
+  def test_features_that_fail(self):
+    def failing(example):
+      return example.no_such
+
+    with self.assertRaisesRegex(
+      errors.UsageError, r'^features must take any .* got AttributeError: '
+    ):
+      self.fit(model(), X, Y, users=3, features=failing)
+
   def test_users_with_their_own_examples(self):
     parts = [(X[:9], Y[:9]), (X[9:100], Y[9:100]), (X[100:], Y[100:])]
     found = self.fit(
@@ -312,7 +328,7 @@ class SharedLedgerTest(FitTestCase):
   def test_is_refused(self):
     """Of two sets of users nothing says that they are the same."""
     shared = shared_ledger.SharedLedger(self.folder.parent / 'ledger.jsonl')
-    made = fit._own(model, X, Y, TEST, None, False)
+    made = fit._own(model, X, Y, TEST, None, 'none')
     settings = fit._settings(made, 4, {'rounds': 2})
     with self.assertRaisesRegex(
       errors.UsageError, '^ledger must be given with'

@@ -411,7 +411,13 @@ def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
   features = FEATURES[name]
   if features.shape is not None:
     return features.shape(input_shape)
-  return features.compute(np.zeros([1, *input_shape], np.float32)).shape[1:]
+  try:
+    return features.compute(np.zeros([1, *input_shape], np.float32)).shape[1:]
+  except Exception as error:  # Of any kind: it is a user's code.
+    raise ValueError(
+      f'features must take any example of the shape {tuple(input_shape)}, such'
+      f' as zeros, got {_validate.failure(error)}'
+    ) from error
 
 
 def digest(name: str, dataset: datasets.Dataset) -> str:

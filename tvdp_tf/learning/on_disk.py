@@ -85,7 +85,8 @@ def _integers(path: pathlib.Path, least: int) -> np.ndarray:
   found = np.array(_opened(path))
   if found.ndim != 1 or found.dtype.kind not in 'iu' or not len(found):
     raise errors.DatasetUnavailableError(
-      f'{path} must hold integers [n], got {found.dtype} {list(found.shape)}'
+      f'{path} must hold integers [n], one or more, got {found.dtype}'
+      f' {list(found.shape)}'
     )
   if found.min() < least:
     raise errors.DatasetUnavailableError(

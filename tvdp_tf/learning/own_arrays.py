@@ -32,6 +32,8 @@ def _array(name: str, value: Any) -> np.ndarray:
   frame = value
   if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
     value = value.to_numpy()
+  elif hasattr(value, 'toarray'):  # A sparse matrix of SciPy's.
+    value = value.toarray()
   if np.ma.is_masked(value):
     raise ValueError(f'{name} must have all its numbers, got masked ones')
   try:

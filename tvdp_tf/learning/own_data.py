@@ -85,6 +85,9 @@ def dataset(
     )
   test_features, test_labels = _part('of test', test, num_classes, dtype)
   clients: list[np.ndarray] | None = None
+  is_pair = isinstance(x, tuple) and len(x) == 2
+  if y is None and is_pair and all(hasattr(part, 'shape') for part in x):
+    raise ValueError('y must be given beside x, got both in a pair')
   if y is not None:
     parts = [_part('', (x, y), num_classes, dtype)]
     if user_ids is not None:

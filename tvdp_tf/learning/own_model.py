@@ -61,7 +61,7 @@ class OwnModel:
     if isinstance(model, tf.keras.Model):
       original, self._make = model, lambda: _copied(model)
     elif callable(model):
-      original, self._make = model(), model
+      original, self._make = _called(model), model
     else:
       original = model
     if not isinstance(original, tf.keras.Model):
@@ -170,6 +170,16 @@ class OwnModel:
       )
     assert num_classes == self.num_classes
     return self._scores(self._initial)
+
+
+def _called(function: Callable[[], tf.keras.Model]) -> tf.keras.Model:
+  try:
+    return function()
+  except Exception as error:  # Of any kind: it is the caller's own code.
+    raise ValueError(
+      'model must be a function that builds one, got'
+      f' {_validate.failure(error)}'
+    ) from error
 
 
 def _check_weights(model: tf.keras.Model) -> None:

@@ -71,6 +71,7 @@ class Budget:
     if not callable(on_alarm):
       raise ValueError(f'on_alarm must be a function, got {on_alarm!r}')
     self._on_alarm = on_alarm
+    _validate.positive('epsilon', epsilon)
     header = ledger.LedgerHeader(
       unit=unit,
       adjacency=adjacency,

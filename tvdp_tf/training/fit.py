@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tvdp_tf import _validate, errors, privacy
-from tvdp_tf.learning import datasets, own_data, own_model
+from tvdp_tf.learning import datasets, features, own_data, own_model
 from tvdp_tf.output import files
 from tvdp_tf.training import federation, run_folder
 from tvdp_tf.training import settings as settings_lib
@@ -187,7 +187,8 @@ def fit(
       )
     is_column = hasattr(users, '__len__') and not isinstance(users, str)
     count, user_ids = (None, users) if is_column else (users, None)
-    own = _own(model, x, y, test, loss, 'features' in settings, user_ids)
+    asked = settings.get('features', features.NONE)
+    own = _own(model, x, y, test, loss, asked, user_ids)
     run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
@@ -218,14 +219,16 @@ class _Own:
   data: federation.Own
 
 
-def _own(model, x, y, test, loss, has_features: bool, user_ids=None) -> _Own:
-  """Model and data, checked.
+def _own(model, x, y, test, loss, asked: Any, user_ids=None) -> _Own:
+  """Model and data, checked; `asked` are the features of the settings.
 
   Raises:
     ValueError: If they do not fit.
   """
   shape = own_data.shape_of(x, y)
-  found = own_model.OwnModel(model, shape, loss)
+  name = features.register(asked) if callable(asked) else asked
+  has_features = name != features.NONE
+  found = own_model.OwnModel(model, features.output_shape(name, shape), loss)
   # Features are made of floats.
   dtype = np.dtype(np.float32) if has_features else found.input_dtype
   data, clients = own_data.dataset(

@@ -174,6 +174,13 @@ def train(
       raise ValueError(
         f'settings must be TrainingSettings, got {_validate.quoted(settings)}'
       )
+    # Those of a plan hold more.
+    settings = settings_lib.TrainingSettings(
+      **{
+        field.name: getattr(settings, field.name)
+        for field in dataclasses.fields(settings_lib.TrainingSettings)
+      }
+    )
     folder = _validate.path('output_dir', output_dir)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
