@@ -76,14 +76,14 @@ def main() -> None:
 
   runtimes.configure(_DEVICE.value, experiment.base['users_per_round'])
 
+  smoke = _SCALE.value == 'smoke'
+  points = reproduction.points(experiment, seeds, smoke, _DATA_DIR.value)
+  if smoke:
+    experiment = experiment.on_generated_data()
   if _MERGE.value:
     shards = [pathlib.Path(folder) for folder in _MERGE.value]
-    reproduction.merge(experiment, shards, output_dir)
+    reproduction.merge(experiment, points, shards, output_dir)
   else:
-    smoke = _SCALE.value == 'smoke'
-    points = reproduction.points(experiment, seeds, smoke, _DATA_DIR.value)
-    if smoke:
-      experiment = experiment.on_generated_data()
     reproduction.run(
       experiment,
       points[part - 1 :: count],

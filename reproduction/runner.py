@@ -139,13 +139,16 @@ def _is_row(row: Mapping[str | None, Any]) -> bool:
 
 
 def read_points(
-  path: pathlib.Path, experiment: catalogue.Experiment | None = None
+  path: pathlib.Path,
+  experiment: catalogue.Experiment | None = None,
+  flag: str = 'output_dir',
 ) -> list[dict[str, str]]:
   """The rows of a `points.csv`.
 
   Args:
     path: The file.
     experiment: Whose points they must be able to be; None for any.
+    flag: What named the file, for errors.
 
   Returns:
     The rows, as text.
@@ -157,7 +160,7 @@ def read_points(
     text = path.read_text(encoding='utf-8')
   except (OSError, ValueError) as error:
     raise errors.UsageError(
-      f'output_dir must hold a readable {POINTS}, got {str(path)!r}'
+      f'{flag} must hold a readable {POINTS}, got {str(path)!r}'
     ) from error
   try:
     rows = list(csv.DictReader(io.StringIO(text)))
@@ -167,9 +170,32 @@ def read_points(
   headers = {','.join(_header(kind)) for kind in kinds}
   if text.partition('\n')[0] not in headers or not all(map(_is_row, rows)):
     raise errors.UsageError(
-      f'output_dir must hold a {POINTS} of this program, got {str(path)!r}'
+      f'{flag} must hold a {POINTS} of this program, got {str(path)!r}'
     )
   return rows
+
+
+def _identity(experiment: catalogue.Experiment) -> dict[str, Any]:
+  """What a summary says of whose it is, and whether the data are real."""
+  return {'experiment': experiment.name, 'title': experiment.title}
+
+
+def _check_whose(
+  experiment: catalogue.Experiment, folder: pathlib.Path, flag: str
+) -> None:
+  """Checks that a folder's points are those of an experiment.
+
+  Raises:
+    UsageError: If they are not.
+  """
+  summary = files.read_json(folder / SUMMARY)
+  expected = _identity(experiment)
+  found = {name: summary.get(name) for name in expected}
+  if found != expected:
+    raise errors.UsageError(
+      f'{flag} must hold points of {experiment.name}, {experiment.title}, got'
+      f' {str(folder)!r} of {found["experiment"]}, {found["title"]}'
+    )
 
 
 def _write_points(
@@ -204,9 +230,13 @@ def run(
   rows: list[Mapping] = []
   if path.exists():
     rows += read_points(path, experiment)
+  if path.exists() or (output_dir / SUMMARY).exists():
+    _check_whose(experiment, output_dir, 'output_dir')
   done = {tuple(row[name] for name in _KEY) for row in rows}
   missing = [point for point in to_run if point.key not in done]
   output_dir.mkdir(parents=True, exist_ok=True)
+  if not (output_dir / SUMMARY).exists():
+    files.write_json(output_dir / SUMMARY, _identity(experiment))
   with (
     runtimes.compiled_runtime(device) as context,
     tqdm.tqdm(
@@ -273,8 +303,7 @@ def _summarize(
   files.write_json(
     output_dir / SUMMARY,
     {
-      'experiment': experiment.name,
-      'title': experiment.title,
+      **_identity(experiment),
       'claims': verdicts.to_json(decisions),
       'settings': dict(experiment.base),
       **({} if experiment.game is None else {'game': dict(experiment.game)}),
@@ -316,19 +345,40 @@ def _sum_of_shards(shards: Sequence[pathlib.Path]) -> dict[str, Any]:
 
 def merge(
   experiment: catalogue.Experiment,
+  wanted: Sequence[Point],
   shards: Sequence[pathlib.Path],
   output_dir: pathlib.Path,
 ) -> None:
   """Puts the points of several folders into one, and draws them.
 
+  Args:
+    experiment: The experiment.
+    wanted: Its points.
+    shards: The folders.
+    output_dir: The folder to create.
+
   Raises:
-    UsageError: If `output_dir` exists, or a shard is no folder of points.
+    UsageError: If `output_dir` exists, or the shards are not those of the
+      experiment, each of them once.
   """
   run_folder.check_absent(output_dir)
   rows: dict[tuple, dict[str, str]] = {}
   for shard in shards:
-    for row in read_points(shard / POINTS, experiment):
-      rows[tuple(row[name] for name in _ROW_KEY)] = row
+    found = read_points(shard / POINTS, experiment, 'merge')
+    _check_whose(experiment, shard, 'merge')
+    of_shard = {tuple(row[name] for name in _ROW_KEY): row for row in found}
+    if rows.keys() & of_shard.keys():
+      raise errors.UsageError(
+        f'merge must name folders of other points each, got {str(shard)!r} with'
+        ' some of those before'
+      )
+    rows |= of_shard
+  done = {tuple(row[name] for name in _KEY) for row in rows.values()}
+  if missing := sum(point.key not in done for point in wanted):
+    raise errors.UsageError(
+      f'merge must name the folders of all {len(wanted)} points, got'
+      f' {missing} fewer'
+    )
   output_dir.mkdir(parents=True, exist_ok=True)
   _write_points(output_dir / POINTS, experiment, list(rows.values()))
   files.write_json(output_dir / SUMMARY, _sum_of_shards(shards))

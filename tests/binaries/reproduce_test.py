@@ -63,7 +63,8 @@ class SmokeTest(parameterized.TestCase):
       mock.patch.object(sweep, 'Sweep', lambda _, part: self.sweep(part)),
     ):
       points = runner.points(experiment, seeds=1, smoke=True)
-      runner.run(experiment, points, folder, 'cpu', progress=False)
+      generated = experiment.on_generated_data()
+      runner.run(generated, points, folder, 'cpu', progress=False)
     return (folder / 'report.md').read_text()
 
   def run_program(self, experiment, folder) -> str:
@@ -169,6 +170,31 @@ class ContinueTest(absltest.TestCase):
       one['ran']['seconds'], sum(part['ran']['seconds'] for part in parts)
     )
     self.assertEqual(one['ran']['points'], len(merged))
+    # Nor is a part taken for the whole, or for another experiment's.
+    one_part, fig8 = f'--merge={self.folder}/part1', '--experiment=fig8'
+    both = f'{one_part},{self.folder}/part2'
+    for arguments, message in (
+      (
+        ['--experiment=fig7', one_part],
+        '--merge must name the folders of all ',
+      ),
+      (
+        ['--experiment=fig7', f'{one_part},{self.folder}/part1'],
+        'other points',
+      ),
+      (
+        ['--experiment=fig7', f'{one_part},nowhere'],
+        '--merge must hold a read',
+      ),
+      ([fig8, both], '--merge must hold points of fig8, .* of fig7, '),
+    ):
+      result = reproduce(self.folder / 'no', '--seeds=1', *arguments)
+      self.assertEqual(result.returncode, 2)
+      self.assertRegex(result.stderr, message)
+      self.assertFalse((self.folder / 'no').exists())
+    result = reproduce(self.folder / 'whole', fig8, '--seeds=1', '--resume')
+    self.assertEqual(result.returncode, 2)
+    self.assertIn('--output_dir must hold points of fig8, ', result.stderr)
     del parts[0]['machine']['load_average']
     self.assertEqual(one['machine'], parts[0]['machine'])
     # Half of the points are there; the rest are run.

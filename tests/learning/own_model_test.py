@@ -224,6 +224,16 @@ class ModelTest(parameterized.TestCase):
       '^model must be a function that builds one, got ZeroDivisionError: ',
     ),
     (
+      'nan',
+      lambda: _sequential(
+        _LAYERS.Dense(
+          3, bias_initializer=tf.keras.initializers.Constant(np.nan)
+        )
+      ),
+      None,
+      '^model must have finite weights, got others$',
+    ),
+    (
       'words',
       lambda: _sequential(
         tf.keras.Input([4], dtype='string'),

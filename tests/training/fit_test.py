@@ -270,6 +270,11 @@ class FitTest(FitTestCase):
       r"^mechanism must be one of .*, got \['gradient'\]$",
     ),
     ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a wor'),
+    (
+      'gpu',
+      {'users': 3, 'device': 'gpu'},
+      r'^device must be .* noise=continuous with mechanism gradient or cent',
+    ),
     ('loss', {'users': 3, 'loss': 'hinge'}, r'^loss must be cross_entropy for'),
     (
       'indices',

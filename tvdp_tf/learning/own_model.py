@@ -197,6 +197,8 @@ def _check_weights(model: tf.keras.Model) -> None:
         f'model must have weights in float32, got {name} in {weight.dtype}:'
         f' {hint}'
       )
+    if not np.isfinite(weight).all():
+      raise ValueError('model must have finite weights, got others')
   if not model.trainable_weights:
     raise ValueError('model must have weights to train, got none')
   if model.losses:  # Copies may lack them.

@@ -182,9 +182,12 @@ class TrainingSettings:
         "TFF's worker is built without GPU support"
       )
     if self.device == 'gpu' and self.may_draw_discretely:
+      continuous = 'noise=continuous'
+      if noise_distance.CONTINUOUS not in self._mechanism.noises:
+        continuous += ' with mechanism gradient or central'
       raise ValueError(
         "device must be auto or cpu with discrete noise, got 'gpu': it is not"
-        ' proven there; noise=continuous is'
+        f' proven there; {continuous} is'
       )
     if self.seed is not None:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)
