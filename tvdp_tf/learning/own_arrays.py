@@ -80,7 +80,7 @@ def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
       f'{array.dtype}'
     )
   # What a user has is the caller's to change: a copy.
-  with np.errstate(over='ignore'):
+  with np.errstate(all='ignore'):
     copy = np.array(array, dtype)
   kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
   if not kept.all():
