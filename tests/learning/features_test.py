@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import mechanisms
@@ -119,6 +120,67 @@ class UnitNormTest(absltest.TestCase):
     features.check(features.FEATURES['unit_norm'], dataset.test_features)
 
 
+def pretrained(**changes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      tf.keras.Input((4, 2)),
+      *(layers.Dense(3), layers.BatchNormalization(), layers.Dropout(0.5)),
+      layers.Flatten(),
+    ],
+    **{'name': 'public-1.0', **changes},
+  )
+
+
+class PretrainedTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.enter_context(mock.patch.dict(features.FEATURES))
+    self.model = pretrained()
+    self.some = images(20, (4, 2))
+    self.model.layers[1].moving_mean.assign([1.0, 2.0, 3.0])
+
+  def test_what_it_predicts_of_each_example_alone(self):
+    name = features.register(self.model)
+    self.assertEqual(name, 'public_1_0')
+    self.assertEqual(features.output_shape(name, (4, 2)), (12,))
+    found = features.FEATURES[name].compute(self.some)
+    expected = self.model.predict(self.some, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    features.check(features.FEATURES[name], self.some)
+    words = features.FEATURES[name].privacy_words
+    self.assertIn('public function of one example alone, as the caller', words)
+
+  def test_one_of_the_same_name_takes_its_place(self):
+    features.register(self.model)
+    name = features.register(pretrained())
+    found = features.FEATURES[name].compute(self.some)
+    expected = self.model.predict(self.some, verbose=0)
+    self.assertFalse(np.allclose(found, expected))
+    with self.assertRaisesRegex(ValueError, '^features must have a name of'):
+      features.register(pretrained(name='scattering'))
+
+  def test_several_outputs_are_refused(self):
+    inputs = tf.keras.Input((4, 2))
+    with self.assertRaisesRegex(
+      ValueError, '^features must be a model with one output, got 2$'
+    ):
+      features.register(tf.keras.Model(inputs, [inputs, inputs + 1]))
+
+  def test_trains(self):
+    settings = settings_lib.TrainingSettings(
+      **_SMALL,
+      mechanism='gradient',
+      model='linear',
+      features=tf.keras.Sequential(
+        [tf.keras.Input((8, 8, 1)), tf.keras.layers.Flatten()], name='flat'
+      ),
+    )
+    fed = federation.assemble(settings)
+    self.assertEqual(fed.input_shape, (64,))
+    self.assertNotEmpty(fed.features_sha256)
+
+
 class OwnFeaturesTest(absltest.TestCase):
   def test_a_function_of_one_example(self):
     settings = settings_lib.TrainingSettings(
@@ -230,6 +292,7 @@ class OwnFeaturesTest(absltest.TestCase):
     def logarithm(image):
       return np.log(image.ravel()[:4] + 1)
 
+    features.scattering(images(1, (8, 8, 1)))  # Fitted, to synthetic images.
     for name in (features.register(logarithm), 'unit_norm', 'scattering'):
       dataset = datasets.load('digits')
       train = np.asarray(dataset.train_features)

@@ -27,6 +27,9 @@ Features of your own are a function of one example, an array, that returns an
 array of a fixed shape:
 
   settings = TrainingSettings(features=my_function, model='linear')
+
+Or they are a Keras model with public weights, such as one that was trained on
+public data; it is called for one example at a time, too.
 """
 
 import concurrent.futures
@@ -36,6 +39,7 @@ import functools
 import hashlib
 import math
 import os
+import re
 import sys
 import types
 import warnings
@@ -54,6 +58,7 @@ _CHUNK = 256
 # Of the public test examples, to see what a function does.
 _PROBES = 8
 _EPSILON = 1e-5
+_KERAS = ('keras', 'tf_keras')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,6 +305,36 @@ FEATURES = {
 }
 
 
+class _OfModel:
+  """A Keras model as a function of one example."""
+
+  def __init__(self, model: Any):
+    if len(getattr(model, 'outputs', None) or [None]) != 1:
+      raise ValueError(
+        f'features must be a model with one output, got {len(model.outputs)}'
+      )
+    self.model = model
+    self.__name__ = re.sub(r'\W', '_', model.name)
+    self.__module__ = 'the caller'  # Whose claim it is, see `Features.author`.
+
+  @functools.cached_property
+  def _compiled(self) -> Any:
+    import tensorflow as tf  # noqa: PLC0415
+
+    return tf.function(lambda batch: self.model(batch, training=False))
+
+  def __call__(self, example: np.ndarray) -> np.ndarray:
+    return np.asarray(self._compiled(example[np.newaxis]))[0]
+
+
+def _is_keras_model(function: Any) -> bool:
+  """Whether it is one, without loading Keras."""
+  return any(
+    kind.__name__ == 'Model' and kind.__module__.partition('.')[0] in _KERAS
+    for kind in type(function).__mro__
+  )
+
+
 def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   """Makes a function of one example known by its name; returns the name.
 
@@ -308,9 +343,15 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   that are not numbers, and a gradient that counts as zero: an error would show
   the example to everybody.
 
+  Args:
+    function: The function, or a Keras model, which is called with one example
+      and training=False.
+
   Raises:
     ValueError: If another function has the name.
   """
+  if _is_keras_model(function):
+    function = _OfModel(function)
   name = getattr(function, '__name__', '')  # Not everything callable has one.
 
   def compute(examples):
@@ -331,6 +372,8 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
 
 def _is_the_same(known: Any, function: Any) -> bool:
   """Whether it is one function, or one that was defined again in its place."""
+  if isinstance(known, _OfModel) and isinstance(function, _OfModel):
+    return True
   return known is function or (
     isinstance(known, types.FunctionType)
     and isinstance(function, types.FunctionType)
