@@ -1,7 +1,7 @@
-"""How every program starts; the first that it imports.
+"""Startup code of every program; each program imports it first.
 
-Puts the checkout, whose folders the programs use, on the import path, and has
-Ctrl-C and SIGTERM end a program in one line from now on. TensorFlow is silent.
+Puts the checkout, whose folders the programs use, on the import path. From then
+on, Ctrl-C and SIGTERM end a program with one line. TensorFlow is silent.
 """
 
 import pathlib

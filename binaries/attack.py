@@ -1,23 +1,24 @@
-"""Attacks what training releases, to check what is claimed of it.
+"""Attacks the releases of training, to check privacy claims.
 
 --audit: runs one client's releases thousands of times with and without one
-example, and prints the epsilon that an attacker demonstrates beside the one
-that is claimed. Without other flags: Algorithm 1 of the paper on a client with
-100 digits. The exit code is 0 whatever the verdict.
+example, and prints the epsilon that an attacker demonstrates next to the
+claimed epsilon. Without other flags: Algorithm 1 of the paper on a client with
+100 digits. The exit code is 1 if it refutes the guarantee of a mechanism that
+gives one; the paper's gives none.
 
 --audit with --model or --dataset: audits a training run of your own, with
-mechanism gradient, distributed or distributed_users. Searches data sets that
-move the clipped mean gradient of the model, or a user's clipped update, further
-than the guarantee allows, and runs the run once with canaries, pairs of
-examples, or of users' data, that a coin has chosen from, whose coins the server
-guesses: with distributed and distributed_users from the sums alone, from which
-so many clients are missing, or taken off, as may drop out or collude. The exit
-code is 1 if either shows that the guarantee is false.
+mechanism gradient, distributed or distributed_users. Searches for data sets
+that move the clipped mean gradient of the model, or a user's clipped update,
+further than the guarantee allows. Also executes the run once with canaries:
+pairs of examples, or of users' data, from which a coin flip has chosen one. The
+server guesses the coin flips. With distributed and distributed_users it sees
+only the sums, without as many clients as may drop out or collude. The exit code
+is 1 if either attack shows that the guarantee is false.
 
---membership: trains models on one of each pair of examples, and asks an
-attacker who sees the global models which it was. Prints how often the attacker
-is right, and the epsilon that it thereby demonstrates. The exit code is 1 if
-that is above a delivered epsilon that is said to hold.
+--membership: trains models on one example of each pair, and asks an attacker
+who sees the global models which example it was. Prints how often the attacker
+is right, and the epsilon that this demonstrates. The exit code is 1 if this
+epsilon is above a delivered epsilon that is said to hold.
 """
 
 import pathlib

@@ -1,7 +1,8 @@
-"""Measures speed and memory, against other libraries on the same work.
+"""Measures speed and memory, compared with other libraries on the same work.
 
 `benchmarks/README.md` says what is measured and how; `make peers` makes the
-environments of the other libraries. Those without one are named as absent.
+environments of the other libraries. Libraries without an environment are listed
+as absent.
 """
 
 import pathlib

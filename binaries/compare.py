@@ -1,9 +1,9 @@
-"""Trains several ways at the same target epsilon, and compares.
+"""Trains in several ways at the same target epsilon, and compares them.
 
-Each of --mechanisms is trained with each --theta that is given.
+Trains each of --mechanisms with each given --theta.
 
-Without flags: the paper's mechanism, one whose guarantee holds, and no noise,
-on scikit-learn's embedded digits, in seconds.
+Without flags, it compares the paper's mechanism, a mechanism whose guarantee
+holds, and no noise, on scikit-learn's embedded digits, in seconds.
 """
 
 import datetime

@@ -1,20 +1,21 @@
 """Plans a run without training: noise, delivered epsilon, rounds and theta.
 
-Takes the flags of train.py, with the same defaults: a flag file of a training
-plans it. The mechanism is calibrated as train.py would, and goes through all
-rounds without data; what it states is what train.py will state if every round
-happens as planned. With --output_dir there are plan.json, plan.csv (the
-convergence bound against the rounds) and plan.png too.
+Takes the flags of train.py, with the same defaults, so the flag file of a
+training run also plans it. Calibrates the mechanism as train.py would, and goes
+through all rounds without data. The statement is the one that train.py will
+make if every round happens as planned. With --output_dir, it also writes
+plan.json, plan.csv (the convergence bound against the rounds) and plan.png.
 
 --estimate_contraction=PILOT measures the contraction and the initial gap from a
-run of train.py --mechanism=none on public data, in place of assuming them.
+run of train.py --mechanism=none on public data, instead of assuming them.
 
---ledger=FILE plans nothing: it audits what its runs have spent, from the ledger
-alone, and says HOLDS or DOES NOT HOLD, never better than a run's statement. It
-ends with 1 if the ledger is damaged or a target that it enforces is exceeded.
+--ledger=FILE plans nothing. It audits what the runs in the ledger have spent,
+from the ledger alone, and says HOLDS or DOES NOT HOLD, never better than a
+run's statement. It exits with 1 if the ledger is damaged or a target that it
+enforces is exceeded.
 
---claim=FORMULA:NAME=VALUE,... plans nothing either: it says what the noise of
-another tool delivers, and ends with 1 if that is more than it claims.
+--claim=FORMULA:NAME=VALUE,... also plans nothing. It says what the noise of
+another tool delivers, and exits with 1 if that is more than the tool claims.
 """
 
 import pathlib

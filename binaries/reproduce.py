@@ -1,7 +1,7 @@
 """Reproduces an experiment of the paper: CSV, picture and summary.
 
-An interrupted run goes on with --resume. Several machines share the work with
---shard=1/4 to --shard=4/4, each into a folder of its own; --merge joins them.
+--resume continues an interrupted run. Several machines can share the work with
+--shard=1/4 to --shard=4/4, each with its own folder; --merge joins the folders.
 """
 
 import pathlib

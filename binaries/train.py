@@ -1,8 +1,8 @@
 """Trains one model under differential privacy, federated by TFF.
 
-Without flags: scikit-learn's embedded digits under a guarantee that holds, in
-seconds. Everything about the run is written to --output_dir. However it ended,
-the same command with --resume goes on from there.
+Without flags, it trains on scikit-learn's embedded digits with a guarantee that
+holds, in seconds. It writes everything about the run to --output_dir. No matter
+how a run ended, the same command with --resume continues it.
 """
 
 import contextlib

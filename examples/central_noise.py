@@ -1,6 +1,6 @@
 """TFF's federated averaging; a trusted server adds the noise to the sum.
 
-TFF's own factory runs the query; each round's event goes to dp_accounting.
+TFF's own factory runs the query, and each round's event goes to dp_accounting.
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/central_noise.py
 """

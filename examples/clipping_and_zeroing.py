@@ -1,7 +1,7 @@
 """TFF's zeroing and clipping around the noise, in build_unweighted_fed_avg.
 
-What is outermost happens first: zero, clip, add noise, average. The counts of
-clients that were zeroed or clipped have no noise, so nobody sends them.
+The outermost factory acts first: zero, clip, add noise, average. The counts of
+zeroed and clipped clients have no noise, so no client sends them.
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/clipping_and_zeroing.py
 """

@@ -1,7 +1,7 @@
-"""The form in which production platforms take a computation of TFF.
+"""A TFF computation in the form that production platforms take.
 
-A platform that has its own servers and devices runs these graphs: `prepare`
-and `update` at the server, `work` at each client, `accumulate` in between.
+A platform with its own servers and devices runs these graphs: `prepare` and
+`update` at the server, `work` at each client, `accumulate` in between.
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/hand_over.py
 """

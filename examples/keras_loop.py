@@ -1,7 +1,7 @@
-"""A Keras loop of one's own: every example's gradient is clipped, and noise.
+"""A custom Keras loop with per-example clipping and noise.
 
-All examples are in every step, so that the budget counts one client: whichever
-example one asks for. Run it by
+Every step uses all examples, so the budget counts one client, which stands for
+any example. Run it by
   TF_CPP_MIN_LOG_LEVEL=3 python examples/keras_loop.py
 """
 

@@ -1,6 +1,6 @@
-"""TFF's federated averaging; every client clips its update and adds its noise.
+"""TFF's federated averaging; every client clips its update and adds noise.
 
-The guarantee is for whole clients, against the server that sees each upload.
+The guarantee is for whole clients, against a server that sees each upload.
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/local_noise.py
 """

@@ -1,4 +1,4 @@
-"""A loop of one's own, FedAdam here, that asks its budget before each round.
+"""A custom loop, here FedAdam, that asks its budget before each round.
 
 Run it by
   TF_CPP_MIN_LOG_LEVEL=3 python examples/own_loop.py

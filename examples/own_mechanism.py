@@ -1,8 +1,8 @@
-"""A mechanism of your own: every client hides its whole update from the server.
+"""A custom mechanism: every client hides its whole update from the server.
 
-Each client clips its update to norm C_u and adds Gaussian noise to it, whose
-standard deviation follows a schedule of your own. docs/EXTENDING.md explains
-each part. Run it by
+Each client clips its update to norm C_u and adds Gaussian noise to it. The
+standard deviation of the noise follows a custom schedule. docs/EXTENDING.md
+explains each part. Run it by
   TF_CPP_MIN_LOG_LEVEL=3 python examples/own_mechanism.py
 """
 

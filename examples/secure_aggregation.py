@@ -1,7 +1,7 @@
 """Clients that clip and add noise, under TFF's secure aggregation.
 
-The platform's protocol shows the server nothing but the sum. Here, without a
-platform, the sums are simulated; `process` is what is handed over.
+The platform's protocol shows the server only the sum. Here, without a platform,
+the sums are simulated. `process` is the part that you hand over.
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/secure_aggregation.py
 """

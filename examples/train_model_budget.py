@@ -1,4 +1,4 @@
-"""TFF's training program with a budget, asked before clients are selected.
+"""TFF's training program, which asks a budget before it selects clients.
 
 Run it by
   TF_CPP_MIN_LOG_LEVEL=3 python examples/train_model_budget.py

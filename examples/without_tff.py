@@ -1,6 +1,6 @@
 """A private run without TFF, under Keras 2 or 3.
 
-A TensorFlow newer than 2.14 asks for TF_ENABLE_ONEDNN_OPTS=0. Run it by
+With a TensorFlow newer than 2.14, also set TF_ENABLE_ONEDNN_OPTS=0. Run it by
   TF_CPP_MIN_LOG_LEVEL=3 python examples/without_tff.py
 """
 

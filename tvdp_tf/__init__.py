@@ -1,6 +1,6 @@
 """Federated learning under differential privacy with time-varying noise.
 
-This module has the public names; everything else is in the sub-packages.
+This module contains the public names; everything else is in the sub-packages.
 
   fit        `fit` trains your Keras model on your data
   train      `TrainingSettings` describes a run; `train` executes it and writes
@@ -15,8 +15,8 @@ This module has the public names; everything else is in the sub-packages.
              `compiled_runtime`, `local_runtime`
   extend     `Mechanism`, the base class for your own mechanism
 
-Importing this package loads neither TensorFlow nor TFF: a name is imported when
-it is used.
+Importing this package loads neither TensorFlow nor TFF: each name is imported
+when it is first used.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Flower with a budget: asked before every round, its state among the metrics.
 
 Each client clips its update and hides it with noise, so that the server may see
-every upload. Flower has an environment of its own, beside it the core of this
+every upload. Run it in a separate environment with Flower and the core of this
 package (`make check-examples`):
 
   python examples/flower/budget.py

@@ -1,9 +1,9 @@
 """Apple's pfl with a budget: asked before every iteration, its state a metric.
 
-The server clips updates and adds noise to their sum: it must be trusted, and
-pfl's own metrics, which have no noise, are for nobody else. pfl has an
-environment of its own, beside it the core of this package (`make
-check-examples`):
+The server clips updates and adds noise to their sum, so it must be trusted.
+pfl's own metrics have no noise, so only the server may see them. Run it in a
+separate environment with pfl and the core of this package
+(`make check-examples`):
 
   python examples/pfl/budget.py
 """

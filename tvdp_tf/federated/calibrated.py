@@ -39,10 +39,11 @@ def local_noise(
   Use it as the `model_aggregator` of TFF's algorithms, such as
   `tff.learning.algorithms.build_unweighted_fed_avg`. It protects a user
   (replace-one) from everyone, including the server, for up to `rounds` rounds;
-  the user may take part in all of them. Nothing is assumed about who takes part
-  in which round. Further rounds are an error. The state counts the rounds, so a
-  program that continues from an older state releases rounds that are not
-  counted: use a `Budget` there (docs/DROP_IN.md, "A state that is used twice").
+  the user may take part in all of them. This makes no assumption about who
+  takes part in which round. Additional rounds are an error. The state counts
+  the rounds, so a program that continues from an older state releases rounds
+  that are not counted. In such a program, use a `Budget` (docs/DROP_IN.md, "A
+  state that is used twice").
 
   Args:
     epsilon: The target, > 0.
@@ -92,8 +93,9 @@ def central_noise(
     clients_per_round: The fixed divisor of the noisy sum: the expected size of
       a cohort.
     theta: Ratio of the noise variances of successive rounds, > 0.
-    sampling_rate: Below 1 only if each user takes part in each round
-      independently with this probability, and the server keeps secret who did.
+    sampling_rate: May be below 1 only if each user takes part in each round
+      independently with this probability, and the server keeps the participants
+      secret.
 
   Returns:
     The aggregator, whose noise has the sensitivity C_u.

@@ -49,12 +49,13 @@ def functional_model(
   """Wraps a Keras model so that TFF can train it on whole client data sets.
 
   Args:
-    spec: The model's spec, whose loss is trained.
+    spec: The model's spec; training uses its loss.
     keras_model: A built Keras model with one input; its current weights become
-      the initial ones. It stays usable. Or a functional model of one.
+      the initial weights. You can still use it afterwards. Or a functional
+      model that was made from such a model.
 
   Returns:
-    A `tff.learning.models.FunctionalModel` of batches (x [n, ...], y [n]).
+    A `tff.learning.models.FunctionalModel` for batches (x [n, ...], y [n]).
 
   Raises:
     ValueError: If the model has more state than trainable weights.

@@ -406,9 +406,9 @@ def check_nesting(
 ) -> None:
   """Raises an error if clients' data leave a process without noise.
 
-  For the tests of your own pipeline. Aggregators are recognized by their state;
-  other values by whether they depend on clients. docs/DROP_IN.md lists what
-  this function cannot find.
+  Use it in the tests of your own pipeline. It recognizes aggregators by their
+  state, and other values by whether they depend on clients. docs/DROP_IN.md
+  lists what this function cannot find.
 
   Args:
     process: A process with a `TimeVaryingGaussianFactory` or a
@@ -418,14 +418,13 @@ def check_nesting(
       update that is not finite to 0.
 
   Raises:
-    ValueError: If the process has no noise of this library, or a query has it
-      in a part only; if a round leaves the noise schedule where it was; if a
-      norm that adapts to the clients' values determines, outside of the noise
-      or inside of a query, what is clipped or zeroed; if noisy sums are divided
-      by a sum of weights without noise; or if training
-      metrics, a state of the client work, counts of clipped or zeroed clients,
-      weights or other values leave the clients without noise. One line lists
-      all of them.
+    ValueError: If the process has no noise of this library, or only a part of a
+      query has it; if a round does not advance the noise schedule; if a norm
+      that adapts to the clients' values determines, outside of the noise or
+      inside a query, what is clipped or zeroed; if noisy sums are divided by a
+      sum of weights without noise; or if training metrics, a state of the
+      client work, counts of clipped or zeroed clients, weights or other values
+      leave the clients without noise. One line lists all problems.
   """
   try:
     state_type = process.initialize.type_signature.result

@@ -66,11 +66,12 @@ def withheld_metrics(metric_finalizers: Any, *unused_types: Any) -> Any:
   """A `metrics_aggregator` of TFF's algorithms that reports nothing.
 
   Args:
-    metric_finalizers: What TFF passes; not used.
-    *unused_types: The same.
+    metric_finalizers: The argument that TFF passes; not used.
+    *unused_types: Other arguments of TFF; not used.
 
   Returns:
-    A function of the clients' metrics to an empty structure at the server.
+    A function that maps the clients' metrics to an empty structure at the
+    server.
   """
   del metric_finalizers, unused_types
 

@@ -35,34 +35,38 @@ class BudgetSpentError(errors.TrainingFailedError):
 class Mechanism(abc.ABC):
   """The privacy mechanism of one run, and what it has released so far.
 
-  The class is the mechanism with its options; an object is the mechanism
-  calibrated for a run.
+  The class describes the mechanism and its options. An instance is the
+  mechanism calibrated for a run.
 
   Attributes:
     name: The name of the mechanism, as in `--mechanism`.
-    summary: Where its noise is added, in a few words, for --help and reports.
+    summary: Where the noise is added, in a few words, for --help and reports.
     noise_on: What the noise of a release is added to.
     graph: The type of `mechanism`.
-    participations: The kinds of participation, the default first. Secret
-      sampling amplifies only if a trusted server keeps the secret.
-    noises: How its noise may be drawn; empty if there is no choice.
+    participations: The supported kinds of participation, the default first.
+      Secret sampling amplifies privacy only if a trusted server keeps the
+      secret.
+    noises: The ways in which the noise may be drawn; empty if there is no
+      choice.
     is_sound: Whether its statement may hold. If so, its ledger must enforce the
       target, and the distance of its noise from Gaussian noise is subtracted
       from delta before calibration.
     clips_examples: Whether it releases noisy means of clipped per-example
       gradients, one for each step.
     example_views: The `views.VIEWS` that it may average before clipping.
-    takes_schedule: Whether the shape of its noise schedule can be chosen.
-    sums_securely: Whether its process has secure sums, to be simulated here.
+    takes_schedule: Whether you can choose the shape of its noise schedule.
+    sums_securely: Whether its process has secure sums, which are simulated
+      here.
     unit: What is protected, 'example' or 'user'.
-    adjacencies: Its neighbouring relations, the default first: of
-      `sensitivity.ADJACENCIES`.
-    adjacency: The one of the run.
+    adjacencies: Its neighbouring relations from `sensitivity.ADJACENCIES`, the
+      default first.
+    adjacency: The neighbouring relation of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
     mechanism: The calibrated `GraphMechanism`.
-    releases_per_client: Releases of a client in a round, all with equal noise.
-    shares_noise: Whether one noise on the sum protects all clients.
+    releases_per_client: The number of releases of a client in a round, all with
+      equal noise.
+    shares_noise: Whether a single noise on the sum protects all clients.
     noise: One of `noise_distance.NOISES`.
     delta: The part of the target that is left for the accountant
       (`privacy.noise_distance`).
@@ -112,19 +116,19 @@ class Mechanism(abc.ABC):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """The rules that may set the noise, the default first; empty for none."""
+    """The rules that may set the noise, the default first; empty if none."""
     del participation_name
     return calibration.ACCOUNTED
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """How the number of rounds may be changed while it runs."""
+    """How the number of rounds may change during the run."""
     del participation_name
     return ('none',)
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Checks further requirements on the settings.
+    """Checks additional requirements on the settings.
 
     Raises:
       ValueError: If a setting is out of its range.
@@ -164,10 +168,11 @@ class Mechanism(abc.ABC):
   def may_draw_discretely(cls, settings: Any) -> bool:
     """Whether the settings allow discrete noise.
 
-    If they name no noise, the choice also depends on delta (`_choose_noise`).
+    If the settings name no noise, the choice also depends on delta
+    (`_choose_noise`).
 
     Args:
-      settings: Of a training with this mechanism.
+      settings: The settings of a training run with this mechanism.
     """
     if noise := cls._given_noise(settings):
       return noise == noise_distance.DISCRETE
@@ -212,7 +217,7 @@ class Mechanism(abc.ABC):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """The header of a ledger of this run alone: its budget."""
+    """The header of a ledger for this run only: its budget."""
     return ledger.LedgerHeader(
       unit=self.unit,
       adjacency=self.adjacency,
@@ -226,8 +231,8 @@ class Mechanism(abc.ABC):
     """What the releases of the history have spent.
 
     This is the spending of the run at its current round. The ledger may be
-    ahead: after an interruption it holds rounds that a run with a seed has yet
-    to repeat, with the same noise and metrics.
+    ahead: after an interruption, it contains rounds that a run with a seed
+    still has to repeat, with the same noise and metrics.
     """
     header = self.header
     return spending_lib.of(header, header.target_epsilon, self.delta)
@@ -254,9 +259,9 @@ class Mechanism(abc.ABC):
     """The entry of the run in the ledger.
 
     Args:
-      settings_digest: Of the run's configuration.
+      settings_digest: The digest of the run's configuration.
       run_id: As of `LedgerRun`.
-      selection: The same.
+      selection: As of `LedgerRun`.
     """
     formula, proven = self.sensitivity_on_record
     if not self._is_ours():
@@ -276,7 +281,7 @@ class Mechanism(abc.ABC):
     )
 
   def sensitivities(self) -> np.ndarray:
-    """The L2 sensitivity of a release of each user, float64 [users]."""
+    """The L2 sensitivity of each user's release, float64 [users]."""
     raise NotImplementedError
 
   def round(
@@ -286,7 +291,7 @@ class Mechanism(abc.ABC):
 
     Args:
       number: The round.
-      clients: Who takes part.
+      clients: The clients that take part.
       schedule_stddev: The round's standard deviation in the server's state.
     """
     return Round(
@@ -341,7 +346,7 @@ class Mechanism(abc.ABC):
   def retake(self, history: Iterable[Round]) -> None:
     """Replaces the history by these releases.
 
-    For use after an interrupt, which may have come in the middle of `take`.
+    Use it after an interrupt, which may have happened in the middle of `take`.
     """
     self.history.clear()
     self.__dict__.pop('spending', None)
@@ -349,22 +354,22 @@ class Mechanism(abc.ABC):
       self.take(releases)
 
   def observe(self, state: Any) -> None:
-    """Takes note of the process's state after a round."""
+    """Records the process's state after a round."""
     del state
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """What a resumed run needs beyond the settings and the history."""
+    """The state that a resumed run needs besides settings and history."""
     return {}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
-    """Takes the state of an earlier `snapshot`.
+    """Restores the state of an earlier `snapshot`.
 
     Args:
-      snapshot: As returned by `snapshot`, maybe from a damaged file.
-      rounds: The number of rounds planned then.
+      snapshot: The result of `snapshot`, possibly from a damaged file.
+      rounds: The number of rounds that were planned at that time.
 
     Raises:
-      ValueError: If it cannot be that of this plan.
+      ValueError: If the snapshot cannot belong to this plan.
     """
     del rounds
     if snapshot:
@@ -374,7 +379,7 @@ class Mechanism(abc.ABC):
     """The schedule for a new number of rounds, which later rounds follow.
 
     Args:
-      completed: The rounds 1..completed are over.
+      completed: The rounds 1..completed are complete.
       new_rounds: M', above `completed`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no refinement')
@@ -384,7 +389,7 @@ class Mechanism(abc.ABC):
 
     Computed from public values; see `metrics.signal_to_noise`. Here every
     upload has the round's noise. If a custom mechanism protects users, their
-    numbers of examples are private: all users have equal weight.
+    numbers of examples are private, so all users have equal weight.
     """
     weights = self._weights(releases.clients)
     if self.unit == 'user' and not self._is_ours():
@@ -396,7 +401,7 @@ class Mechanism(abc.ABC):
     """The statement on all releases of the history; see `statements.of`."""
 
   def worst_epsilon(self) -> float:
-    """Epsilon of the client that has spent most; view of the server."""
+    """Epsilon of the client that has spent the most, in the server's view."""
     return self.spending.worst_epsilon()
 
   def planned(self, rounds: int | None = None) -> sparse.csr_array:
@@ -445,11 +450,11 @@ class Mechanism(abc.ABC):
   def delivered_views(
     self, worst: str, median: str
   ) -> dict[str, Mapping[str, float]]:
-    """Delivered epsilons that are proven, for the worst and the median user.
+    """The proven delivered epsilons of the worst and the median user.
 
     Args:
-      worst: The name of the view on the user who has spent most.
-      median: The same of the median user.
+      worst: The name of the view for the user who has spent the most.
+      median: The name of the view for the median user.
     """
     order = self.spending.by_spending()
     return {
@@ -471,10 +476,10 @@ class Mechanism(abc.ABC):
     """The statement of a mechanism whose sensitivity is proven.
 
     Args:
-      views: Epsilon by view and accountant.
-      view: The one that is promised.
-      why: Why it holds, if no more than the target was spent.
-      assumptions: Beyond those of any statement.
+      views: The epsilons by view and accountant.
+      view: The promised view.
+      why: The reason why it holds, if no more than the target was spent.
+      assumptions: Assumptions in addition to those of every statement.
       rule: The sensitivity.
     """
     settings = self.settings
@@ -500,7 +505,7 @@ class Mechanism(abc.ABC):
 
   @property
   def units(self) -> int:
-    """How many examples or users the run is to protect."""
+    """The number of examples or users that the run protects."""
     if self.header.unit == 'user':
       return self.settings.users
     return int(self.fed.examples_per_user.sum())
@@ -509,8 +514,9 @@ class Mechanism(abc.ABC):
   def as_planned(self) -> bool:
     """Whether every round was run, once, with the noise of the first plan.
 
-    And with all of its cohort. Otherwise the number of releases, or their
-    noise, may have been chosen by looking at what was released.
+    Each round must also have had its whole cohort. Otherwise the number of
+    releases, or their noise, may have been chosen by looking at earlier
+    releases.
     """
     numbers = [past.number for past in self.history]
     cohort_size = self.settings.users_per_round
@@ -526,7 +532,7 @@ class Mechanism(abc.ABC):
 
   @functools.cached_property
   def planned_multipliers(self) -> tuple[float, ...]:
-    """With secret sampling, the noise multiplier of every planned round."""
+    """The noise multipliers of all planned rounds, with secret sampling."""
     nobody = np.zeros(0, np.int64)
     stddevs = [] if self.schedule is None else self.schedule.stddevs().tolist()
     return tuple(
@@ -549,11 +555,12 @@ class Mechanism(abc.ABC):
 
   @property
   def covers_changes(self) -> bool:
-    """Whether the target is proven, whatever made the run stop or change.
+    """Whether the target is proven no matter why the run stopped or changed.
 
-    With secret samples, of noise that may depend on what was released it is at
-    an order fixed in advance alone; the noise of some first rounds of a plan
-    does not, nor does noise that is always the same.
+    With secret sampling and noise that may depend on earlier releases, it is
+    proven only at an order that was fixed in advance. The noise of the first
+    rounds of a plan does not depend on releases, and neither does noise that is
+    always the same.
     """
     if self._follows_plan or self.renyi_order is not None:
       return True

@@ -310,12 +310,13 @@ def make_report(
   pilot: planning_pilot.Pilot | None = None,
   progress: bool = False,
 ) -> PlanReport:
-  """Predicts noise, privacy and convergence of a training before it runs.
+  """Predicts the noise, privacy and convergence of a run before training.
 
   Args:
-    settings: Of the training; `PlanSettings` also have the inputs of the
-      prediction.
-    pilot: A pilot run to measure A and Theta from, instead of the settings.
+    settings: The settings of the run; `PlanSettings` also have the inputs of
+      the prediction.
+    pilot: A pilot run from which to measure A and Theta, instead of taking them
+      from the settings.
     progress: Whether to show on a terminal how many plans were compared.
 
   Returns:
@@ -324,7 +325,7 @@ def make_report(
   Raises:
     ValueError: If no noise meets the target, a setting does not fit the data
       set, or A or Theta is both given and measured.
-    DatasetUnavailableError: If the data set has to be loaded and cannot be.
+    DatasetUnavailableError: If the data set is needed and cannot be loaded.
   """
   settings = _complete(planning_settings.PlanSettings.of(settings), pilot)
   assert settings.initial_gap is not None

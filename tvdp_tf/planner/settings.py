@@ -23,7 +23,7 @@ _LARGEST_COUNT = 10**15
 
 @dataclasses.dataclass(frozen=True)
 class PlanSettings(training_settings.TrainingSettings):
-  """The settings of a planned training, and the inputs of its prediction.
+  """The settings of a planned run, and the inputs of its prediction.
 
   Attributes:
     contraction: A, the factor by which a round without noise shrinks the gap,
@@ -31,13 +31,13 @@ class PlanSettings(training_settings.TrainingSettings):
     initial_gap: Theta = F(w(0)) - F*, the initial suboptimality; None for
       ln(classes), the loss of a random guess.
     smoothness: L.
-    examples_per_user: n, the same for every user; None to take the sizes of
-      the data set.
-    dimension: d, the number of parameters; None to take that of the model.
+    examples_per_user: n, the same for every user; None to use the sizes of the
+      data set.
+    dimension: d, the number of parameters; None to use that of the model.
     measured_from: The file of the pilot that `contraction` and `initial_gap`
       were measured from; empty if they were not measured.
-    given: Names of the fields that the user has set. Other values are reported
-      as assumed.
+    given: The names of the fields that the user has set. Other values are
+      reported as assumed.
 
   Raises:
     ValueError: If a field is out of range.
@@ -69,10 +69,10 @@ class PlanSettings(training_settings.TrainingSettings):
 
   @classmethod
   def of(cls, settings: training_settings.TrainingSettings) -> 'PlanSettings':
-    """The settings of a training, with the defaults of a plan.
+    """The settings of a training run, with the defaults of a plan.
 
     Raises:
-      ValueError: If it is something else.
+      ValueError: If the argument is not such settings.
     """
     if isinstance(settings, cls):
       return settings
@@ -91,14 +91,14 @@ class PlanSettings(training_settings.TrainingSettings):
     return 1
 
   def origin(self, name: str) -> str:
-    """Where the value of an input of the prediction is from, in a word."""
+    """The source of an input of the prediction, in one word."""
     if self.measured_from and name in MEASURED:
       return 'measured'
     return 'given' if name in self.given else 'assumed'
 
   @property
   def assumed(self) -> tuple[str, ...]:
-    """The inputs of the prediction that nobody has stated."""
+    """The inputs of the prediction that are neither given nor measured."""
     return tuple(
       name
       for name in (*MEASURED, 'smoothness')

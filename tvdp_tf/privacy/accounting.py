@@ -156,29 +156,29 @@ def delivered_epsilon(
   >>> delivered_epsilon([], 1e-5, 'rdp')
   0.0
 
-  Cost on two cores: `exact`, `rdp` and `moments` without sampling take
-  milliseconds for 10,000 rounds, `rdp` with sampling about a second for 1,000
-  rounds of distinct noise, `pld` with sampling 0.01 to 0.3 s for each distinct
+  On two cores, `exact`, `rdp` and `moments` without sampling take milliseconds
+  for 10,000 rounds. `rdp` with sampling takes about a second for 1,000 rounds
+  of distinct noise. `pld` with sampling takes 0.01 to 0.3 s for each distinct
   noise multiplier.
 
   Args:
-    noise_multipliers: Noise standard deviation over sensitivity of every round,
-      > 0, in any order; inf where nothing is released.
+    noise_multipliers: The noise standard deviation divided by the sensitivity
+      for every round, > 0, in any order; inf if nothing is released.
     delta: In (0, 1).
     accountant: One of `ACCOUNTANTS`: exact, rdp, pld, moments.
     sampling: One of `SAMPLINGS`: none (each release happens), visible (each
       happens with probability q, and the adversary sees which), poisson (the
       same, secretly: user-level sensitivity and aggregate-only view).
-    sampling_rate: q in (0, 1]. With sampling `none` it plays no part except in
+    sampling_rate: q in (0, 1]. With sampling `none` it is used only in
       `moments`, the paper's bound, which is linear in it.
 
   Returns:
-    An upper bound of the smallest epsilon >= 0, rounded up; inf where the
-    accountant finds none. For the pairs that `is_sound` refuses it is what the
-    paper claims instead, and may be far below the truth.
+    An upper bound on the smallest epsilon >= 0, rounded up; inf if the
+    accountant finds none. For the pairs that `is_sound` refuses, the result is
+    instead what the paper claims, and may be far below the truth.
 
   Raises:
-    ValueError: If an argument is out of range, or `exact` is asked for where
+    ValueError: If an argument is out of range, or `exact` is requested where
       there is no exact accountant.
   """
   multipliers = checked_multipliers(noise_multipliers)

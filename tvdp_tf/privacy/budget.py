@@ -29,8 +29,8 @@ class Budget:
   """What every client may spend, and has spent, in a custom training loop.
 
   Every client is charged for the releases that it takes part in, without
-  amplification by sampling. Noise may depend on earlier releases: `spend` is a
-  privacy filter.
+  amplification by sampling. Noise may depend on earlier releases, because
+  `spend` is a privacy filter.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class Budget:
 
     Args:
       path: The file of the ledger; its folder must exist.
-      epsilon: What each client may spend, > 0.
+      epsilon: The budget of each client, > 0.
       delta: In (0, 1).
       clients: The number of clients; they are numbered from 0.
       unit: What is protected: 'example' or 'user'.
@@ -65,7 +65,8 @@ class Budget:
 
     Raises:
       ValueError: If an argument is out of its range.
-      LedgerError: If the ledger is damaged, open elsewhere, or another one.
+      LedgerError: If the ledger is damaged, open elsewhere, or a different
+        ledger.
     """
     self._alarm_at = _validate.rate('alarm_at', alarm_at)
     if not callable(on_alarm):
@@ -137,7 +138,7 @@ class Budget:
     self.close()
 
   def close(self):
-    """Lets go of the file."""
+    """Closes the file."""
     self._ledger.close()
 
   def affordable_clients(
@@ -146,7 +147,7 @@ class Budget:
     noise_multiplier: float,
     releases_per_client: int = 1,
   ) -> list[int]:
-    """Those of `clients` who can pay for such releases; as of `spend`."""
+    """The `clients` who can pay for such releases; arguments as of `spend`."""
     return self._ledger.affordable_clients(
       clients, noise_multiplier, releases_per_client
     )
@@ -171,9 +172,9 @@ class Budget:
 
     Raises:
       ValueError: If an argument is out of its range.
-      BudgetExceededError: If a client's budget is exceeded. Nothing is
-        recorded, and nothing must be released.
-      LedgerError: If it cannot be written.
+      BudgetExceededError: If a client's budget would be exceeded. Nothing is
+        recorded, and you must not release anything.
+      LedgerError: If the ledger cannot be written.
     """
     numbers = list(clients)
     # Noise that is drawn elsewhere never counts as a repeat.
@@ -193,16 +194,16 @@ class Budget:
 
   @property
   def delivered_epsilon(self) -> float:
-    """What the client that has spent most has spent, rounded up."""
+    """The epsilon of the client that has spent the most, rounded up."""
     return self._ledger.worst_epsilon()
 
   @property
   def remaining_epsilon(self) -> float:
-    """Target minus that; for display, for epsilons do not add up."""
+    """Target minus delivered; for display only: epsilons do not add up."""
     return max(0.0, self._ledger.header.target_epsilon - self.delivered_epsilon)
 
   def metrics(self) -> dict[str, float]:
-    """Both, by name, for a log or TensorBoard."""
+    """Delivered and remaining epsilon, by name, for a log or TensorBoard."""
     return {
       'delivered_epsilon': self.delivered_epsilon,
       'remaining_epsilon': self.remaining_epsilon,

@@ -230,17 +230,17 @@ def calibrate(
     sensitivity: L2 sensitivity of one release.
     accountant: As for `accounting.delivered_epsilon`.
     sampling: As for `accounting.delivered_epsilon`.
-    sampling_rate: q in (0, 1]; plays no part with sampling `none`.
+    sampling_rate: q in (0, 1]; not used with sampling `none`.
 
   Returns:
-    A schedule of that shape, a `GeometricSchedule` for a theta; its standard
+    A schedule of that shape (a `GeometricSchedule` for a theta). Its standard
     deviations are in the unit of `sensitivity`.
 
   Raises:
     ValueError: If an argument is out of range; if the accountant is not sound
-      for that sampling (`accounting.is_sound`): noise is never calibrated to a
-      claim; if there is no exact accountant for it; or if the target is out of
-      the accountant's reach.
+      for that sampling (`accounting.is_sound`), because noise is never
+      calibrated to a mere claim; if there is no exact accountant for that
+      sampling; or if the accountant cannot reach the target.
   """
   epsilon = _validate.positive('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)

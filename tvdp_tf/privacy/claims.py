@@ -111,13 +111,13 @@ def check_claim(
     formula: One of `FORMULAS`; see above.
     delta: In (0, 1).
     rounds: The number of releases: rounds, or steps of DP-SGD; at most 10^7.
-    epsilon: What the tool claims for all rounds, if it does; with
-      flower-local-dp its setting, which is for one round.
-    noise_multiplier: With gaussian and dp-sgd: the noise's standard deviation
-      over the sensitivity, or over the clip of one example.
+    epsilon: The epsilon that the tool claims for all rounds, if any. With
+      flower-local-dp, its setting, which is for one round.
+    noise_multiplier: With gaussian and dp-sgd: the standard deviation of the
+      noise divided by the sensitivity, or by the clip of one example.
     clip: With flower-local-dp: its clipping_norm.
     sensitivity: With flower-local-dp: its sensitivity.
-    sampling_rate: With dp-sgd: a batch's share of the examples.
+    sampling_rate: With dp-sgd: the share of the examples that is in a batch.
     batches: With dp-sgd: `poisson` for fresh, secret draws, or `shuffled` if
       every example is used once per epoch.
 
@@ -125,8 +125,8 @@ def check_claim(
     The checked claim.
 
   Raises:
-    ValueError: If an argument is missing, out of its range, or none of the
-      formula's.
+    ValueError: If an argument is missing or out of range, or if the formula
+      does not use it.
   """
   _validate.one_of('formula', formula, FORMULAS)
   for name, value, unused in (

@@ -174,11 +174,12 @@ def _amounts(
 
 
 class PrivacyLedger:
-  """A ledger that is being written; made by `create` or `open`.
+  """A ledger that is open for writing; made by `create` or `open`.
 
-  The file is locked until `close`, or the end of a `with` block; a shared
+  The file is locked until `close`, or until the end of a `with` block; a shared
   ledger is locked only while it writes. Threads record one after the other. A
-  forked child has to open it anew: all else raises `LedgerError` there.
+  forked child has to open the ledger again; everything else raises
+  `LedgerError` in the child.
   """
 
   def __init__(
@@ -210,7 +211,7 @@ class PrivacyLedger:
       shared: Whether other runs may record in it at the same time.
 
     Raises:
-      LedgerError: If there is one already, or it cannot be written.
+      LedgerError: If the file already exists, or cannot be written.
       ValueError: If the run does not fit the header.
     """
     if run is not None:
@@ -246,9 +247,9 @@ class PrivacyLedger:
       shared: Whether other runs may record in it at the same time.
 
     Raises:
-      LedgerError: If it is missing, damaged, cut short, without its head, open
-        for writing elsewhere, of version 1, not of that header, or has no such
-        run.
+      LedgerError: If the ledger is missing, damaged, cut short, without its
+        head, open for writing elsewhere, of version 1, has another header, or
+        has no such run.
     """
     file, chain = _chained_file.ChainedFile.open(path, shared)
     try:
@@ -299,12 +300,13 @@ class PrivacyLedger:
     """Adds a run, and makes it the run that `record` records.
 
     Raises:
-      ValueError: If it does not fit the header, or has `seeded` None.
+      ValueError: If the run does not fit the header, or its `seeded` is None.
       LedgerError: If the run is already recorded; if the ledger can have only
         one run (without `data` in its header, or with secret sampling and
         without `renyi_order`); if only one of this run and the others is seeded
-        or has a proven sensitivity; if what all draw would not be Gaussian as
-        far out as the target needs it; or if it cannot be written.
+        or has a proven sensitivity; if the noise of all runs would not be
+        Gaussian as far out as the target needs it; or if the ledger cannot be
+        written.
     """
     with self.locked():
       number = len(self._state.runs) + 1
@@ -323,18 +325,18 @@ class PrivacyLedger:
     self.close()
 
   def close(self):
-    """Releases the file; what was recorded stays. May be called again."""
+    """Closes the file; the records stay. You may call it more than once."""
     self._file.close()
 
   def reread(self):
     """Closes the ledger, and replays its file.
 
-    For use after an interrupt, which may have come after a line was written but
-    before it was added in memory: only the file counts. `record` fails
+    Use it after an interrupt, which may have happened after a line was written
+    but before it was added in memory. Only the file counts. `record` fails
     afterwards.
 
     Raises:
-      LedgerError: If it is damaged, or cannot be read.
+      LedgerError: If the ledger is damaged, or cannot be read.
     """
     payloads = self._file.reread()
     self._replayed = _ledger_state.replay(self._file.path, payloads)
@@ -343,12 +345,13 @@ class PrivacyLedger:
   def locked(self) -> Iterator[None]:
     """A context in which nobody else records, so affordable releases stay so.
 
-    On entry, the records of others are read; outside of it a shared ledger
-    answers as of the last time. It can be nested.
+    On entry, it reads the records of others. Outside of this context, a shared
+    ledger answers as of the last time that it read them. Contexts can be
+    nested.
 
     Raises:
-      LedgerError: If another process keeps the ledger locked, or if what others
-        have written is damaged; in the latter case the ledger is closed.
+      LedgerError: If another process keeps the ledger locked, or if the records
+        of others are damaged; in the latter case, the ledger is closed.
     """
     with self._of_one_thread:
       if self._depth:
@@ -387,35 +390,35 @@ class PrivacyLedger:
 
   @property
   def header(self) -> LedgerHeader:
-    """What the budget of the ledger is."""
+    """The budget of the ledger."""
     return self._state.header
 
   @property
   def runs(self) -> Sequence[LedgerRun]:
-    """The runs in order; their numbers are from 1."""
+    """The runs in order, numbered from 1."""
     return tuple(self._state.runs)
 
   @property
   def shared(self) -> bool:
-    """Whether other runs may record in it meanwhile."""
+    """Whether other runs may record in it at the same time."""
     return self._file.shared
 
   @property
   def run(self) -> int:
-    """The number of the run that `record` is about; 0 before `join`."""
+    """The number of the run that `record` records; 0 before `join`."""
     return self._run
 
   @property
   def head_hash(self) -> str:
-    """Hash of the last line: printed or kept elsewhere, it pins the ledger."""
+    """Hash of the last line; a copy kept elsewhere pins the ledger."""
     return self._file.head_hash
 
   @property
   def charged(self) -> Sequence[LedgerRecord]:
     """The records of this run in order, without repeats.
 
-    Each has only the clients whose release was not a repeat; a record with
-    repeats only is left out.
+    Each record has only the clients whose release was not a repeat. A record
+    that consists only of repeats is left out.
     """
     return tuple(r for r in self._state.charged if r.run == self._run)
 
@@ -425,21 +428,21 @@ class PrivacyLedger:
     Recording the same release again would be a repeat, which is not charged.
 
     Raises:
-      ValueError: If `identity` is none of `release_id`.
+      ValueError: If `identity` was not made by `release_id`.
     """
     return self.first_uses([identity]).get(0)
 
   def first_uses(self, identities: Iterable[str]) -> dict[int, LedgerRecord]:
-    """`first_use` of many releases, by position; new ones are left out.
+    """`first_use` of many releases, by position; omits new releases.
 
     Raises:
-      ValueError: If one of `identities` is none of `release_id`.
+      ValueError: If one of `identities` was not made by `release_id`.
     """
     noise_digests, _ = _released.split_ids(identities)
     return self._state.first_uses(noise_digests)
 
   def attempts(self, round_number: int) -> int:
-    """How often a round of this run has been recorded, repeats included."""
+    """How often a round of this run was recorded, including repeats."""
     return self._state.attempts.get((self._run, round_number), 0)
 
   def record(
@@ -453,19 +456,22 @@ class PrivacyLedger:
   ) -> LedgerRecord:
     """Records the releases of one attempt at a round.
 
-    Call it for every attempt, before anything computed with the noise leaves
-    the client: releases that may have happened count as released.
+    Call it for every attempt, before anything that was computed with the noise
+    leaves the client. Releases that may have happened count as released.
 
     Args:
-      round_number: From 1. Rounds may be repeated and in any order.
-      clients: Distinct numbers, from 0, of the clients that take part, [k]; may
-        be empty with sampling 'poisson', where an empty draw is a release too.
-      release_ids: Of `release_id`, [k]; or one, if one noise on their sum
-        protects all clients. With sampling 'poisson' always one.
+      round_number: From 1. Rounds may be repeated, and may be in any order.
+      clients: Distinct numbers, from 0, of the clients that take part, [k].
+        With sampling 'poisson' it may be empty, because an empty draw is also a
+        release.
+      release_ids: Results of `release_id`, [k]; or only one, if a single noise
+        on the sum protects all clients. With sampling 'poisson' there is always
+        one.
       noise_multipliers: Noise standard deviation divided by the sensitivity,
         for each release, [k], or one for all; 0 for releases without noise.
-      releases_per_client: Releases of each client with that noise: the local
-        steps of the gradient mechanism. 1 with sampling 'poisson'.
+      releases_per_client: The number of releases of each client with that
+        noise: the local steps of the gradient mechanism. 1 with sampling
+        'poisson'.
       laplace_epsilon: Pure epsilon of each release, instead of
         `noise_multipliers`; see `laplace_epsilon_of_release`.
 
@@ -475,13 +481,14 @@ class PrivacyLedger:
     Raises:
       ValueError: If an argument is out of range.
       BudgetExceededError: If a client would exceed the target of all runs or
-        that of this run, and the header says `enforced`. Nothing was written;
-        the ledger can go on.
-      NoiseReuseError: If a noise key was used for another release. The same.
-      LedgerError: If the record cannot be written; the ledger is unusable then,
+        that of this run, and the header says `enforced`. Nothing was written,
+        and the ledger stays usable.
+      NoiseReuseError: If a noise key was used for another release. Again
+        nothing was written, and the ledger stays usable.
+      LedgerError: If the record cannot be written; the ledger is then unusable,
         and must be opened again. Or if no run has joined, or, with sampling
-        'poisson', the round was released before with other noise; nothing was
-        written.
+        'poisson', the round was released before with other noise; in these
+        cases nothing was written.
     """
     if not self._run:
       raise LedgerError(f'{self._file.path}: no run has joined to record')
@@ -522,7 +529,7 @@ class PrivacyLedger:
     laplace_epsilon: float | None = None,
     sampling_rate: float | None = None,
   ) -> list[int]:
-    """The clients whose targets leave room for new releases.
+    """The clients whose targets leave room for additional releases.
 
     Both the target of all runs and, once it has joined, that of this run are
     checked, even if the header is not `enforced`.
@@ -532,8 +539,8 @@ class PrivacyLedger:
       noise_multiplier: The same.
       releases_per_client: The same.
       laplace_epsilon: The same.
-      sampling_rate: With sampling 'poisson', q of the releases; by default this
-        run's.
+      sampling_rate: With sampling 'poisson', the rate q of the releases; by
+        default this run's.
     """
     multipliers, epsilon = _amounts(noise_multiplier, laplace_epsilon)
     if (epsilon is not None) != (
@@ -582,7 +589,7 @@ class PrivacyLedger:
   def worst_epsilon(self) -> float:
     """The largest spending of a client in all runs, rounded up.
 
-    This is cheap for any number of clients if their noise is Gaussian.
+    This is cheap for any number of clients if the noise is Gaussian.
     """
     return self._state.spending.worst_epsilon()
 

@@ -343,14 +343,14 @@ class LedgerAudit:
 def audit(path: str | os.PathLike[str]) -> LedgerAudit:
   """Verifies a ledger and recomputes what every client has spent.
 
-  The ledger is not changed; it may be in use.
+  It does not change the ledger, which may be in use.
 
   Args:
-    path: The ledger; `<path>.head` is read beside it.
+    path: The ledger; `<path>.head` is also read.
 
   Raises:
-    LedgerError: If it is missing, damaged, cut short, or no ledger: one line,
-      with the number of the line in the file.
+    LedgerError: If the file is missing, damaged, cut short, or not a ledger.
+      The message is one line, with the line number in the file.
     ValueError: If it is not a path.
   """
   _validate.path('path', path)

@@ -142,7 +142,7 @@ class GeometricSchedule(NoiseSchedule):
 
   Attributes:
     theta: Ratio of the variances of successive rounds, > 0 (the paper's
-      vartheta). Below 1 the noise decreases.
+      vartheta). If it is below 1, the noise decreases.
     rounds: Number of rounds M, an integer >= 1.
     initial_stddev: Standard deviation of round 1, in the unit of the vector
       that is perturbed.

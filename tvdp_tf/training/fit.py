@@ -126,8 +126,8 @@ def fit(
   depend on the data: mechanism `distributed`, epsilon = 3, delta = 1e-5, all
   users in each of 50 rounds. `distributed` protects an example from an observer
   of the sum of all users' clipped gradients; the statement says that the secure
-  sum is simulated. With mechanism='gradient' the server may see every upload;
-  that needs many more examples per user.
+  sum is simulated. With mechanism='gradient', the server may see every upload,
+  but you need many more examples per user.
 
   Args:
     model: A Keras classifier, or a function that builds one. Its outputs are
@@ -135,23 +135,23 @@ def fit(
       of two classes or its sigmoid. The model is not changed. Training starts
       from its weights, which are assumed to be public.
     x: Examples [n, ...], as an array, a pandas frame or anything that NumPy
-      accepts. Or a list with an entry for each user: a pair of examples and
-      labels, or a `tf.data.Dataset` of (example, label), batched or not.
+      accepts. Or a list with one entry per user: a pair of examples and labels,
+      or a `tf.data.Dataset` of (example, label), batched or not.
     y: Labels [n], class numbers or one-hot; None if `x` is a list of users.
     test: Public test data, (examples, labels) or a `tf.data.Dataset`. Their
-      loss and accuracy are reported without noise. It is refused if it is of
-      `x`, or if most of it are copies of examples of `x`.
+      loss and accuracy are reported without noise. The test data are refused if
+      they come from `x`, or consist mostly of copies of examples of `x`.
     users: The number of users, to whom the examples are distributed at random;
-      or, with `y`, a column [n] that says whose each example is, integers or
-      strings (the run numbers the users in the order of their sorted ids). If
-      `x` is a list, its length.
+      or, with `y`, a column [n] of integers or strings that names the user of
+      each example (the run numbers the users in the order of their sorted ids).
+      If `x` is a list, its length.
     loss: `cross_entropy`, `logistic`, `hinge` or a Keras loss of (labels [n],
       scores), averaged over n; the default depends on the model's outputs.
     output_dir: The folder to create, or the folder of the run to resume; by
       default runs/fit-<time>.
     resume: Whether to continue the run in `output_dir`, with the same model,
-      settings and data, in the same order. Whose an example is must not change,
-      and nothing on the disk could tell.
+      settings and data, in the same order. Every example must still belong to
+      the same user; nothing on the disk could reveal a change.
     progress: Whether to draw a progress bar.
     **settings: Fields of `TrainingSettings`: epsilon, delta, mechanism, ...
 
@@ -159,8 +159,8 @@ def fit(
     The trained model, the statement and the history.
 
   Raises:
-    UsageError: If data, model or settings do not fit, or `output_dir` exists;
-      the text shows no values of the data.
+    UsageError: If data, model or settings do not fit, or `output_dir` exists.
+      The message shows no values of the data.
     TrainingFailedError, NotWrittenError, LedgerError: As of `train`.
   """
   try:

@@ -43,7 +43,7 @@ _MOST_ROUNDS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-  """One run; the defaults train the embedded digits, under a guarantee.
+  """The settings of a run; the defaults train the digits with a guarantee.
 
   Attributes:
     dataset: Name of the data set (`tvdp_tf.learning.datasets`).
@@ -70,14 +70,15 @@ class TrainingSettings:
       rounds) that returns it. Empty for the geometric schedule.
     rounds: M, the number of rounds.
     local_steps: tau, the local steps of a client in a round.
-    l2_norm_clip: C, the clip of the parameters; of the update with `central`.
+    l2_norm_clip: C, the clip of the parameters; with `central`, of the update.
     example_l2_norm_clip: C_g, the clip of per-example gradients.
-    learning_rate: eta, of the local steps.
+    learning_rate: eta, the learning rate of the local steps.
     dropouts: How many clients of a round may drop out, for mechanisms whose
       clients share the noise.
-    colluders: How many of them may reveal their data and noise to the server.
-    server_momentum: Nesterov's momentum of the server, in [0, 1).
-    server_average: The weight of the past in the average of the models that is
+    colluders: How many clients of a round may reveal their data and noise to
+      the server.
+    server_momentum: The server's Nesterov momentum, in [0, 1).
+    server_average: The weight of earlier models in the average that is
       evaluated and exported, in [0, 1); 0 for the last model.
     server_final_step: The ratio of the server's last step to its first, in
       (0, 1]; steps decay linearly. None of these three costs privacy.
@@ -91,9 +92,9 @@ class TrainingSettings:
     refinement: Whether and how the number of rounds changes when the test loss
       stops falling.
     alpha_d: The factor by which a refinement shortens the rounds, in (0, 1].
-    runtime: What executes the TFF computation.
-    device: The device that executes it; auto is a GPU where there is one and
-      no client draws discrete noise.
+    runtime: The runtime that executes the TFF computation.
+    device: The device that executes it; `auto` is a GPU if there is one and no
+      client draws discrete noise.
     seed: Makes the whole run reproducible, including its noise; None for
       unpredictable noise.
   """
@@ -252,7 +253,7 @@ class TrainingSettings:
 
   @property
   def server_optimizer(self) -> server_optimizer.ServerOptimizer:
-    """What the server does with the mean update."""
+    """The optimizer that the server applies to the mean update."""
     return server_optimizer.ServerOptimizer(
       self.server_momentum,
       self.server_average,
@@ -268,12 +269,12 @@ class TrainingSettings:
 
   @property
   def may_draw_discretely(self) -> bool:
-    """Whether there may be discrete noise, for which clients wait for XLA."""
+    """Whether noise may be discrete; clients then wait for XLA."""
     return self._mechanism.may_draw_discretely(self)
 
   @property
   def noise_words(self) -> str:
-    """The same, for a title."""
+    """How the noise changes over the rounds, in words for a title."""
     return 'own schedule' if self.schedule else f'theta = {self.theta:g}'
 
   def _resolve_schedule(self) -> None:
@@ -356,12 +357,12 @@ class TrainingSettings:
   def of_mechanism(
     cls, mechanism: str, values: Mapping[str, Any]
   ) -> 'TrainingSettings':
-    """Settings of one of several mechanisms that are compared.
+    """The settings of one of several mechanisms in a comparison.
 
     Args:
       mechanism: Its name.
-      values: The other settings; a schedule and views are left out where there
-        are none.
+      values: The other settings; a schedule and views are left out if the
+        mechanism has none.
 
     Raises:
       ValueError: If a setting is out of its range.

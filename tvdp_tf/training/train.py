@@ -138,17 +138,18 @@ def train(
   Args:
     settings: The settings of the run.
     output_dir: The folder to create, or the folder of the run to resume.
-    progress: Whether to draw a progress bar on the standard error.
-    resume: Whether to continue the run in `output_dir`, however it ended.
+    progress: Whether to draw a progress bar on standard error.
+    resume: Whether to continue the run in `output_dir`, no matter how it ended.
     runtime: The runtime to use; by default the one in the settings. Required
-      for runtime `remote`, whose workers are not a setting, because one may
-      replace another.
-    ledger: A ledger that the run shares with others; with `resume`, the one
-      that it began in. By default the run has its own ledger in its folder.
-    selection: If this run is one of several and only the best is published:
-      how that one is chosen. Its statement accounts for it;
-      `settings` must be its `run_settings`. Such a run shares no ledger and
-      cannot be resumed.
+      for runtime `remote`: its workers are not a setting, because one worker
+      may replace another.
+    ledger: A ledger that the run shares with other runs; with `resume`, the
+      ledger in which the run began. By default, the run has its own ledger in
+      its folder.
+    selection: How the best run is chosen, if this run is one of several and
+      only the best is published. The run's statement accounts for the
+      selection; `settings` must be the selection's `run_settings`. Such a run
+      shares no ledger and cannot be resumed.
     own: The caller's data and model, if data set and model of the settings are
       `own`; `fit` creates it.
 
@@ -156,15 +157,15 @@ def train(
     The result.
 
   Raises:
-    UsageError: If settings or path are none, a setting does not fit the data
-      set or the shared ledger, that has no room for the first round,
-      `output_dir` exists or cannot be written, or a GPU is asked for and there
-      is none; with `resume`, if the folder holds no run, a finished one, or one
-      of another configuration.
+    UsageError: If settings or path are not valid, if a setting does not fit the
+      data set or the shared ledger, if the ledger has no room for the first
+      round, if `output_dir` exists or cannot be written, or if a GPU is
+      requested and there is none; with `resume`, if the folder contains no run,
+      a finished run, or a run with another configuration.
     DatasetUnavailableError: If the data set cannot be loaded.
     TrainingFailedError: If the loss is not finite, or no client has any budget
-      left for the first round. A run whose budget does not last for a later one
-      ends before it, and a warning says so.
+      left for the first round. If the budget does not last for a later round,
+      the run ends before that round, and a warning says so.
     NotWrittenError: If a file cannot be written.
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.

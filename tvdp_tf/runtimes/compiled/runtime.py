@@ -329,13 +329,14 @@ def compiled_runtime(
   """Runs TFF computations of this thread in this process.
 
   Args:
-    device: 'cpu', 'gpu', or 'auto' for a GPU where there is one.
+    device: 'cpu', 'gpu', or 'auto' to use a GPU if there is one.
 
   Returns:
-    A context manager whose target is the context that its block has installed.
+    A context manager whose target is the context that is installed in its
+    block.
 
   Raises:
-    DeviceUnavailableError: If a GPU is asked for and there is none.
+    DeviceUnavailableError: If a GPU is requested and there is none.
   """
   context = CompiledContext(device)
 

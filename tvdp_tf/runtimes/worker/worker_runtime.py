@@ -213,14 +213,15 @@ def local_runtime(
   Args:
     max_concurrent_computation_calls: How many clients the worker computes at
       the same time, to limit memory; `None` for no limit.
-    startup_timeout_s: Seconds within which the worker must listen.
+    startup_timeout_s: The number of seconds within which the worker must
+      listen.
     max_message_megabytes: Largest argument, computation or result, in 10^6
       bytes, from 1 to 2000.
-    worker_binary: Path of another build of TFF's worker; `None` for the one in
-      the `tensorflow_federated` package.
+    worker_binary: The path of another build of TFF's worker; `None` for the
+      build in the `tensorflow_federated` package.
     contained: Whether the worker runs in its own network namespace. If not, it
-      listens on all interfaces, and whoever reaches this host acts as this
-      user: see the module's note on security.
+      listens on all interfaces, and anyone who reaches this host can act as
+      this user; see the module's note on security.
 
   Returns:
     A context manager that starts the worker and ends it. Its target is the
@@ -229,9 +230,9 @@ def local_runtime(
   Raises:
     ValueError: An argument is out of range.
     WorkerError: (At the entry) the worker did not start, cannot be contained,
-      or this is not Linux.
-      (In the block) the worker died: computations raise within seconds of its
-      death. It is not restarted: leave the block and enter another.
+      or this is not Linux. (In the block) the worker died: computations raise
+      within seconds of its death. It is not restarted; leave the block and
+      enter a new one.
   """
   calls = -1  # The worker's word for no limit.
   if max_concurrent_computation_calls is not None:
