@@ -234,9 +234,6 @@ def run(
     _check_whose(experiment, output_dir, 'output_dir')
   done = {tuple(row[name] for name in _KEY) for row in rows}
   missing = [point for point in to_run if point.key not in done]
-  output_dir.mkdir(parents=True, exist_ok=True)
-  if not (output_dir / SUMMARY).exists():
-    files.write_json(output_dir / SUMMARY, _identity(experiment))
   with (
     runtimes.compiled_runtime(device) as context,
     tqdm.tqdm(
@@ -251,6 +248,9 @@ def run(
       bar.set_postfix_str(point.curve)
       key = dict(zip(_KEY, point.key, strict=True))
       rows += [{**key, **row} for row in runner.run(point.settings, point.game)]
+      output_dir.mkdir(parents=True, exist_ok=True)
+      if not (output_dir / SUMMARY).exists():
+        files.write_json(output_dir / SUMMARY, _identity(experiment))
       _write_points(path, experiment, rows)
       _summarize(experiment, output_dir, time.monotonic() - started, 1)
       bar.update(point.rounds_to_run)

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest, parameterized
 
-from reproduction import catalogue, runner
+from reproduction import catalogue, curves, runner
 from tests.binaries import program_runner
-from tvdp_tf import runtimes
+from tvdp_tf import errors, runtimes
 from tvdp_tf.training import sweep
 
 
@@ -229,6 +229,18 @@ class FlagsTest(parameterized.TestCase):
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(line, result.stderr)
     self.assertFalse(os.path.lexists(folder))
+
+  def test_data_that_are_missing_leave_no_folder(self):
+    folder = pathlib.Path(self.create_tempdir().full_path, 'out')
+    experiment = catalogue.EXPERIMENTS['fig7']
+    missing = errors.DatasetUnavailableError('no data')
+    with (
+      mock.patch.object(curves.Runner, 'run', side_effect=missing),
+      self.assertRaises(errors.DatasetUnavailableError),
+    ):
+      points = runner.points(experiment, seeds=1, smoke=True)
+      runner.run(experiment, points, folder, 'cpu')
+    self.assertFalse(folder.exists())
 
   def test_one_line_of_a_new_process(self):
     """Of no other library, at the start or at the end."""
