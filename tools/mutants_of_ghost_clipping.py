@@ -92,6 +92,15 @@ CASES: list[Case] = [
     ('watch(value)', 'pass'),
   ),
   (
+    'tvdp_tf/learning/ghost_list.py',
+    (f'{LEARNING}ghost_layers_test.py',),
+    ('and layer.axis % len(layer.input_shape) > 0', ''),
+    (
+      "and getattr(layer.input, '_keras_mask', None) is None\n    and isinst",
+      'and isinst',
+    ),
+  ),
+  (
     'tvdp_tf/learning/ghost_layers.py',
     (f'{LEARNING}ghost_layers_test.py',),
     ('found.append(summed(delta * normalized))', 'found.append(summed(delta))'),
@@ -102,6 +111,8 @@ CASES: list[Case] = [
     ('and min(cls._axes(layer)) > 0', ''),
     ("getattr(layer.input, '_keras_mask', None) is not None", 'False'),
     ('axis=rest[1:])', 'axis=rest)'),
+    ('axis=shared, keepdims=True', 'axis=shared[:1], keepdims=True'),
+    ('found = delta * -tf.nn.relu(-value)', 'found = delta * value'),
     ('and batch not in kernel', ''),
     ('and set(inputs) <= {*kernel, *outputs}', ''),
     ('and all(len(set(one)) == len(one) for one in match.groups())', ''),

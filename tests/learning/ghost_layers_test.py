@@ -123,6 +123,21 @@ MODELS: dict[str, Callable[..., tf.keras.Model]] = {
     LAYERS.Dense(3, activation='log_softmax'),
     LAYERS.Dense(3, activation=LAYERS.ELU(0.5)),
   ),
+  'learned_slopes': lambda: of(
+    IMAGE,
+    LAYERS.PReLU('uniform'),
+    LAYERS.Dense(3),
+    LAYERS.PReLU('uniform', shared_axes=[1, 2]),
+    LAYERS.Conv2D(4, 2, padding='same'),
+    LAYERS.PReLU('uniform', shared_axes=[1, 2, 3]),
+  ),
+  'softmax': lambda: of(
+    SEQUENCE,
+    LAYERS.Dense(4),
+    LAYERS.Softmax(),
+    LAYERS.Softmax(axis=1),
+    LAYERS.Dense(3),
+  ),
   'moved': lambda: of(
     SEQUENCE,
     LAYERS.Dense(3, activation='tanh'),
@@ -193,6 +208,15 @@ def masked_groups(is_bad):
   return of(SQUARE, *masking, LAYERS.GroupNormalization(3))
 
 
+def masked_softmax(is_bad):
+  masking = [LAYERS.Masking()] if is_bad else []
+  return of(SQUARE, *masking, LAYERS.Softmax())
+
+
+def softmax_along(axis):
+  return of(SQUARE, LAYERS.Softmax(axis=axis))
+
+
 def normalized(is_bad):
   axis = 0 if is_bad else 1
   return of(
@@ -237,14 +261,14 @@ class GhostLayersTest(ghost_cases.ModelTestCase):
     self.check_sum(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
-    *('sequence', 'of_groups', 'attention', 'residual'),
+    *('sequence', 'of_groups', 'attention', 'residual', 'learned_slopes'),
   )
   def test_a_single_gradient_is_within_the_clip(self, name):
     self.check_single(ghost_cases.sums_of(MODELS[name]))
 
   @parameterized.parameters(
     *('sequence', 'einsum', 'of_several_axes', 'of_groups', 'residual'),
-    'causal_attention',
+    *('causal_attention', 'learned_slopes', 'softmax'),
   )
   def test_an_example_is_nothing_to_the_others(self, name):
     self.check_apart(ghost_cases.sums_of(MODELS[name]))
@@ -254,7 +278,9 @@ class GhostLayersTest(ghost_cases.ModelTestCase):
     values = -1, 0, ghost_cases.VOCABULARY, 2**31 - 1
     self.check_apart(ghost_cases.sums_of(MODELS[name]), values)
 
-  @parameterized.parameters('image', 'of_several_axes', 'of_groups')
+  @parameterized.parameters(
+    *('image', 'of_several_axes', 'of_groups', 'learned_slopes'),
+  )
   def test_of_an_image_and_its_mirror_image(self, name):
     model = functional.FunctionalModel(MODELS[name]())
     features, labels, weights, clip = self.arguments(model.keras_model, 0.05)
@@ -311,6 +337,9 @@ class GhostLayersTest(ghost_cases.ModelTestCase):
     ('with_a_mask', attention_with_a_mask, True, False),
     ('normalized_over_examples', normalized, True, False),
     ('masks_of_others', masked_groups, True, False),
+    ('masks_in_a_softmax', masked_softmax, True, False),
+    ('softmax_of_examples', softmax_along, 0, 1),
+    ('softmax_of_all', softmax_along, [0, 1], 2),
     ('any_axes', einsum, ('...c,cd->...d', (4, 3)), ('abc,cd->abd', (4, 3))),
     ('summed', einsum, ('abc,cd->ad', 3), ('abc,bcd->ad', 3)),
     ('a_diagonal', einsum, ('abc,cdd->abd', (4, 3)), ('abc,cd->adb', (3, 4))),

@@ -210,8 +210,35 @@ class Normalization(ghost_kind.GhostLayer):
     return found
 
 
+class ParametricReLU(ghost_kind.GhostLayer):
+  """Keras's `PReLU`: of negative inputs, the learned share."""
+
+  @classmethod
+  def takes(cls, layer):
+    return type(layer) is _layers.PReLU
+
+  def replacements(self, seen, watch):
+    def call(value, *, original=self.layer.call):
+      result = original(value)
+      watch(result)
+      seen.kept.append(value)
+      seen.watched.append(result)
+      return result
+
+    return {'call': call}
+
+  def gradients(self, seen, deltas, num_views):
+    (value,), (delta,) = seen.kept, deltas
+    shape = self.layer.alpha.shape
+    shared = [axis + 1 for axis, size in enumerate(shape) if size == 1]
+    found = delta * -tf.nn.relu(-value)
+    if shared:
+      found = tf.reduce_sum(found, axis=shared, keepdims=True)
+    return [ghost_kind.over_views(found, num_views)]
+
+
 _KINDS: tuple[type[ghost_kind.GhostLayer], ...] = (
-  *(Dense, DensePlaces, Einsum, Embedding, Normalization),
+  *(Dense, DensePlaces, Einsum, Embedding, Normalization, ParametricReLU),
   *(*ghost_recurrent.KINDS, *ghost_convolutions.KINDS),
 )
 

@@ -133,6 +133,19 @@ def _is_known_part(layer: tf.keras.layers.Layer) -> bool:
   )
 
 
+def _is_softmax_of_rows(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is a softmax along an axis of rows.
+
+  Not with a mask [n, steps], which Keras may put beside other examples.
+  """
+  return (
+    type(layer) is _layers.Softmax
+    and getattr(layer.input, '_keras_mask', None) is None
+    and isinstance(layer.axis, int)
+    and layer.axis % len(layer.input_shape) > 0
+  )
+
+
 def _normalizes_by_constants(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer normalizes by given numbers, the same for every row."""
   return type(layer) is _layers.Normalization and layer.mean.shape[0] == 1
@@ -200,6 +213,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
       and (
         is_one_of(kind, _WEIGHTLESS_LAYERS)
         or ghost_layers.Normalization.takes(layer)
+        or _is_softmax_of_rows(layer)
         or _normalizes_by_constants(layer)
       )
     )
