@@ -240,7 +240,9 @@ class Gradient(contract.Mechanism):
     try:
       self._adopt(initial, new_rounds)
     except ValueError as error:
-      raise contract.BudgetSpentError(str(error)) from error
+      raise contract.BudgetSpentError(
+        f'{error}: the run stops after {completed} rounds'
+      ) from error
     return self.mechanism.schedule
 
   def statement(self) -> privacy.PrivacyStatement:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from absl import logging
 
 from tvdp_tf import mechanisms, privacy
 from tvdp_tf.federated import client_data, schedule_state, usable_sums
@@ -292,7 +293,8 @@ class Rounds:
     assert current is not None  # Only noise is refined.
     try:
       schedule = self.plan.refine(self.completed, self.total)
-    except mechanisms.BudgetSpentError:
+    except mechanisms.BudgetSpentError as error:
+      logging.warning('%s', error)
       self.total = self.completed
       return state
     return schedule_state.put(state, schedule_state.refined(current, schedule))
