@@ -74,7 +74,7 @@ __all__ = [
   'withheld_metrics',
 ]
 
-# Where a name is from; and what it is called there, if that is another name.
+# The module of each name, and its name there if that differs.
 _SOURCES = {
   'Mechanism': 'tvdp_tf.mechanisms',
   'PlanSettings': 'tvdp_tf.planner.settings',
@@ -108,7 +108,7 @@ _SOURCES = {
   ),
 }
 _NAMES_THERE = {'plan': 'make_report'}
-# Where a module is missing: what to do, for (name, module).
+# What to do if a module is missing, for (name, module).
 _CURE = (
   'tvdp_tf.{} needs {}, which is not installed: it is in requirements.lock, for'
   ' Python 3.11 (README.md, Installation)'
@@ -121,7 +121,7 @@ _CURES = dict.fromkeys(
 
 
 def __getattr__(name: str):
-  """Imports a public name when it is used for the first time."""
+  """Imports a public name when it is first used."""
   if name not in _SOURCES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
@@ -138,7 +138,7 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-  """The public names, imported or not."""
+  """Lists the public names, imported or not."""
   return sorted({*globals(), *__all__} - {'TYPE_CHECKING', 'importlib'})
 
 

@@ -1,12 +1,12 @@
 """Encodes arrays as bytes with a checksum, for checkpoints and caches.
 
   SHA-256 of all that follows, 32 bytes
-  the number of bytes of the table, 8 bytes, lowest first
-  the table, in JSON: [notes, [[name, NumPy's dtype, shape], ...]]
-  the arrays in that order, without gaps, the last index running fastest
+  length of the table in bytes, 8 bytes, little-endian
+  the table, in JSON: [notes, [[name, NumPy dtype, shape], ...]]
+  the arrays in that order, without gaps, in C order
 
-Nothing is unpickled. NumPy's archives (`.npz`) take three times as long to
-write, and their checksums do not cover everything.
+Nothing is unpickled. NumPy archives (`.npz`) take three times as long to write,
+and their checksums do not cover everything.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ _LENGTH = 8
 
 
 def encoded(arrays: Mapping[str, np.ndarray], notes: Any = None) -> bytes:
-  """Arrays by name as bytes.
+  """Encodes arrays by name as bytes.
 
   Args:
-    arrays: Of numbers, or of texts of a fixed length.
-    notes: What goes with them, for JSON.
+    arrays: Arrays of numbers, or of texts of a fixed length.
+    notes: A JSON value to store with them.
 
   Raises:
     TypeError: If an array holds objects.
@@ -42,13 +42,13 @@ def encoded(arrays: Mapping[str, np.ndarray], notes: Any = None) -> bytes:
 
 
 def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
-  """The reverse of `encoded`, maybe of a damaged file.
+  """The inverse of `encoded`; the content may be damaged.
 
   Returns:
-    The arrays, which cannot be written to, and the notes.
+    The arrays, which are read-only, and the notes.
 
   Raises:
-    ValueError: If they are not what `encoded` made.
+    ValueError: If the content is not a result of `encoded`.
   """
   rest = memoryview(content)[_DIGEST:]
   if hashlib.sha256(rest).digest() != content[:_DIGEST]:

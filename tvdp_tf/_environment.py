@@ -1,4 +1,4 @@
-"""What TensorFlow reads from the environment when it is imported; its log."""
+"""TensorFlow's environment variables, which it reads on import, and its log."""
 
 import contextlib
 import importlib.metadata
@@ -6,24 +6,25 @@ import logging
 import os
 from collections.abc import Iterator
 
-# The last TensorFlow whose oneDNN is known well enough to keep each example on
-# its own (`learning.onednn`).
+# The last TensorFlow whose oneDNN is known well enough to keep examples
+# independent (`learning.onednn`).
 LAST_WITH_ONEDNN = (2, 14)
 
 _PACKAGES = ('tensorflow', 'tensorflow-cpu')
 
 
 def release(version: str) -> tuple[int, ...]:
-  """A version's major and minor number."""
+  """Returns the major and minor number of a version."""
   return tuple(int(part) for part in version.split('.')[:2])
 
 
 def set_defaults() -> None:
-  """Sets what is not set; before TensorFlow is imported.
+  """Sets the variables that are not set; call it before importing TensorFlow.
 
-  Its start-up log is silent. It computes with oneDNN, which it does unasked
-  only where a processor has instructions for neural networks: elsewhere a
-  CNN's round takes three times as long without. Newer releases do without.
+  It silences the start-up log and enables oneDNN. TensorFlow's default enables
+  it only on processors with instructions for neural networks; on others, a
+  CNN's round takes three times as long without it. Releases after
+  `LAST_WITH_ONEDNN` run without oneDNN.
   """
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for package in _PACKAGES:
@@ -35,7 +36,7 @@ def set_defaults() -> None:
 
 @contextlib.contextmanager
 def tensorflow_logs_from(level: int) -> Iterator[None]:
-  """Within it TensorFlow logs nothing below a level of `logging`."""
+  """A context in which TensorFlow logs nothing below a level of `logging`."""
   logger = logging.getLogger('tensorflow')
   before = logger.level
   logger.setLevel(max(before, level))

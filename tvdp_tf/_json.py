@@ -5,7 +5,7 @@ from typing import Any
 
 
 def number(value: Any) -> Any:
-  """A value for JSON: 'inf' for infinity, and for what is no number."""
+  """Returns a value for JSON: 'inf' for infinity and for NaN."""
   is_nan = value != value  # noqa: PLR0124
   return 'inf' if value == math.inf or is_nan else value
 

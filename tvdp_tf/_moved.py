@@ -1,4 +1,4 @@
-"""Names that have moved: importable from where they were, for one release."""
+"""Keeps the old names of moved code importable for one release."""
 
 import importlib
 import importlib.abc
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-# Old module, or package of modules, and where it is now. What the benchmark
-# and the reproduction have is in the repository alone.
+# Old module, or package of modules -> its new name. The modules of the
+# benchmark and the reproduction are only in the repository.
 MODULES = {
   'tvdp_tf.experiments.best_run': 'tvdp_tf.training.best_run',
   'tvdp_tf.experiments.federation': 'tvdp_tf.training.federation',
@@ -39,7 +39,7 @@ def attribute(old: str, module: str, name: str) -> Any:
   """The value of an old name, with a warning.
 
   Args:
-    old: The name, in full.
+    old: The full old name.
     module: The module that has it now.
     name: Its name there.
   """
@@ -79,11 +79,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     return module
 
   def exec_module(self, module: ModuleType) -> None:
-    # It has run already, and only borrows the old name.
+    # The module has already run, and only borrows the old name.
     module.__spec__ = self._own_specs.pop(module)
 
 
 def install() -> None:
   """Makes the old modules importable."""
-  # First: else a module of a moved package would be loaded a second time.
+  # First, or a module of a moved package would be loaded a second time.
   sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""Checks of values from outside, with error messages of one line.
+"""Checks values from outside, with error messages of one line.
 
 Every function returns the checked value in its plain Python type. It raises a
 `ValueError` that states the name, the value, and what is allowed.
@@ -17,14 +17,14 @@ _QUOTES.maxstring = _QUOTES.maxother = 100
 
 
 def quoted(value: Any) -> str:
-  """The value, short, in one line; a number of NumPy's as Python writes it."""
+  """The value, shortened to one line; NumPy numbers appear as Python's."""
   if type(value).__module__ == 'numpy' and getattr(value, 'ndim', None) == 0:
     value = value.item()
   return ' '.join(_QUOTES.repr(value).split('\n'))
 
 
 def failure(error: BaseException) -> str:
-  """What has failed in the code of somebody else, in one line."""
+  """Describes an error of code from elsewhere, in one line."""
   return f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
 
 
@@ -77,7 +77,7 @@ def rate(name: str, value: Any) -> float:
 def integer(
   name: str, value: Any, minimum: int = 1, maximum: int | None = None
 ) -> int:
-  """An integer in [minimum, maximum]; 3.0 is no integer, nor is True."""
+  """An integer in [minimum, maximum]; neither 3.0 nor True is one."""
   allowed = (
     f'an integer >= {minimum}'
     if maximum is None
@@ -97,7 +97,7 @@ def integer(
 def one_of(
   name: str, value: Any, allowed: Collection[str], condition: str = ''
 ) -> str:
-  """One of a closed set of words, which a condition may have narrowed."""
+  """One of a closed set of words; `condition` says if it was narrowed."""
   if not isinstance(value, str) or value not in allowed:
     raise ValueError(
       f'{name} must be one of {", ".join(allowed)}{condition}, got'
@@ -107,7 +107,7 @@ def one_of(
 
 
 def path(name: str, value: Any) -> pathlib.Path:
-  """A path: a string, or an object of a file system."""
+  """A path: a string or an `os.PathLike`."""
   if not isinstance(value, (str, os.PathLike)):
     raise ValueError(f'{name} must be a path, got {quoted(value)}')
   return pathlib.Path(value)

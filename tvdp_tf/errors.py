@@ -1,12 +1,12 @@
-"""Errors that a user can act on: their text is one clear line."""
+"""Errors that a user can act on; their text is one clear line."""
 
 
 class TvdpError(Exception):
-  """A run cannot start or go on, through no fault of the code."""
+  """A run cannot start or continue, through no fault of the code."""
 
 
 class UsageError(TvdpError):
-  """What was asked for cannot be done: a setting, a flag or a path is wrong."""
+  """The request cannot be met: a setting, a flag or a path is wrong."""
 
 
 class DatasetUnavailableError(TvdpError):
@@ -14,4 +14,4 @@ class DatasetUnavailableError(TvdpError):
 
 
 class TrainingFailedError(TvdpError):
-  """Training cannot go on; what was done until then is in the run's folder."""
+  """Training cannot continue; what was done so far is in the run's folder."""

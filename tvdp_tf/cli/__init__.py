@@ -1,1 +1,1 @@
-"""What the programs in `binaries/` share: flags and exit codes."""
+"""Shared code of the programs in `binaries/`: flags and exit codes."""

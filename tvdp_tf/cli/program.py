@@ -1,13 +1,13 @@
 """Start and end of a program: flags, signals, errors and exit codes.
 
-Exit codes: 0 on success, 1 if a run failed, 2, before any work, for wrong
-flags. An error that the user can fix is one line on the standard error. If the
+The exit code is 0 on success, 1 if a run failed, and 2 for wrong flags, before
+any work. An error that the user can fix is one line on standard error. If the
 reader of the output goes away, as `head` does, the program ends silently with
 1. Ctrl-C and SIGTERM end it with 1 and one line.
 
-The log is absl's, on the standard error: warnings of this project, and errors
-of any library. `--verbosity=0` adds a line per round, `--verbosity=1` all
-messages of the libraries.
+absl's log goes to standard error: warnings of this project, and errors of any
+library. `--verbosity=0` adds a line per round, `--verbosity=1` all messages of
+the libraries.
 """
 
 import atexit
@@ -31,12 +31,12 @@ from absl import app, flags, logging
 
 from tvdp_tf import _environment, errors
 
-# Of a signal.
+# A signal handler.
 _Handler = Callable[[int, FrameType | None], object]
 
-# What a disk has that takes no more.
+# Errors of a disk that accepts no more data.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-# What a file, or a folder on the way to it, has that is somebody else's.
+# Errors of a file, or a folder above it, that the user may not access.
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _HELP_FLAGS = frozenset({'help', 'helpfull', 'helpshort', 'helpxml', '?', 'h'})
 
@@ -47,23 +47,24 @@ def _line(message: str) -> str:
 
 
 def _exit(code: int, message: str) -> NoReturn:
-  # Once more Ctrl-C must not disturb the end.
+  # Another Ctrl-C must not disturb the exit.
   for signal_number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signal_number, signal.SIG_IGN)
   print(_line(message), file=sys.stderr)
   sys.exit(code)
 
 
-# When SIGTERM came.
+# Times at which SIGTERM came.
 _terminated_at: list[float] = []
-# If it comes again as much later, the program ends at once. Some send it twice.
+# If SIGTERM comes again this much later, the program ends at once; not earlier,
+# because some senders send it twice.
 _PATIENCE_S = 3.0
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-  """Has SIGTERM do what Ctrl-C does, to which asyncio listens, too."""
+  """Makes SIGTERM act like Ctrl-C, which asyncio also handles."""
   _terminated_at.append(time.monotonic())
-  # The first waits for what is being computed.
+  # The first SIGTERM waits for the current computation.
   if _terminated_at[-1] - _terminated_at[0] > _PATIENCE_S:
     _quit(signal_number, frame)
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # In the background.
@@ -72,10 +73,10 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _again(unraisable: Any) -> None:
-  """Repeats an interrupt that came where Python raises nothing.
+  """Repeats an interrupt that came where Python cannot raise it.
 
-  In a destructor or a callback of the garbage collector, as JAX has one, it
-  would be shown and lost.
+  In a destructor or a garbage collector callback, such as JAX's, it would be
+  printed and lost.
   """
   if not isinstance(unraisable.exc_value, KeyboardInterrupt):
     sys.__unraisablehook__(unraisable)
@@ -87,16 +88,16 @@ def _again(unraisable: Any) -> None:
 
 
 def _quit(signal_number: int, frame: FrameType | None) -> NoReturn:
-  """Ends at once, where nothing has begun."""
+  """Ends the process at once."""
   del signal_number, frame
-  # Not by sys.stderr, in the midst of whose writing this may be.
+  # Do not use sys.stderr: the signal may have interrupted a write to it.
   with contextlib.suppress(OSError):
     os.write(2, f'{_line("interrupted")}\n'.encode())
   os._exit(1)
 
 
 def _handle(on_interrupt: _Handler, on_terminate: _Handler) -> None:
-  """Sets what Ctrl-C and SIGTERM do; Ctrl-C may be ignored by the shell."""
+  """Sets the handlers of Ctrl-C, unless the shell ignores it, and SIGTERM."""
   if threading.current_thread() is not threading.main_thread():
     return
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
@@ -105,24 +106,24 @@ def _handle(on_interrupt: _Handler, on_terminate: _Handler) -> None:
 
 
 def end_at_once() -> None:
-  """Has Ctrl-C and SIGTERM end the process in one line, until `run`."""
+  """Makes Ctrl-C and SIGTERM end the process with one line, until `run`."""
   _handle(_quit, _quit)
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-  """Within it Ctrl-C and SIGTERM end the process in one line.
+  """A context in which Ctrl-C and SIGTERM end the process with one line.
 
-  For imports that take seconds: some libraries take an interrupt of their own
-  imports for a missing module, go on, and fail in many lines. The collector of
-  garbage, which finds nothing then, rests: it took a quarter of that time, and
-  what is imported it need not look at later.
+  Use it for imports that take seconds. Some libraries mistake an interrupt of
+  their own imports for a missing module, go on, and fail with many lines. The
+  garbage collector is disabled: it would find nothing, and took a quarter of
+  the time. Nor does it need to look at imported objects later.
   """
   end_at_once()
   gc.disable()
   try:
-    # Where it comes before TensorFlow, it imports its parts as they are used:
-    # TFF, which imports it, uses none.
+    # If it is imported before TensorFlow, it imports its parts only when they
+    # are used. TFF imports it, but uses none of them.
     with contextlib.suppress(ImportError):
       importlib.import_module('tensorflow_probability')
     yield
@@ -133,7 +134,7 @@ def importing() -> Iterator[None]:
 
 
 def _explain(error: flags.Error) -> str:
-  """Says which value a flag was given and what it allows."""
+  """Says which value a flag was given and which values it allows."""
   if isinstance(error, flags.CantOpenFlagFileError):
     reason, _, path = str(error).partition('] ')[2].partition(': ')
     return f'--flagfile must be a file of flags, got {path}: {reason}'
@@ -151,9 +152,9 @@ def _explain(error: flags.Error) -> str:
 
 
 def _import_own(names: Sequence[str]) -> None:
-  """Imports modules of the user's, of the current folder or installed.
+  """Imports the user's modules, from the current folder or installed.
 
-  The mechanisms that they define are known by their names from then on.
+  It registers the mechanisms that they define.
   """
   from tvdp_tf import mechanisms  # noqa: PLC0415
 
@@ -161,7 +162,7 @@ def _import_own(names: Sequence[str]) -> None:
   for name in names:
     try:
       mechanisms.register_module(importlib.import_module(name))
-    except Exception as error:  # Of any kind: it is the module's own code.
+    except Exception as error:  # The module's own code may raise anything.
       _exit(
         2,
         '--import must name Python modules that can be imported, got '
@@ -177,19 +178,19 @@ def _parse(argv: Sequence[str]) -> None:
   except UnicodeDecodeError:
     _exit(2, '--flagfile must be a text file, a flag a line')
   except SystemExit:
-    # absl ends a request for help with 1.
+    # absl exits with 1 on a request for help.
     asked = {argument.lstrip('-').split('=')[0] for argument in argv[1:]}
     sys.exit(0 if asked & _HELP_FLAGS else 1)
   if rest[1:]:
     _exit(2, f'expected only flags, got {rest[1]!r}')
   for name in flags.FLAGS:
-    # As of a variable of the shell that is not set.
+    # For example, from a shell variable that is not set.
     if flags.FLAGS[name].present and flags.FLAGS[name].value in ('', []):
       _exit(2, f'--{name} must not be empty')
 
 
 def _is_wanted(record: standard_logging.LogRecord) -> bool:
-  """Whether a line of the log is for the user's screen."""
+  """Whether to show a line of the log to the user."""
   # TensorFlow's logger may name its caller's caller.
   ours = record.name == 'absl' and record.pathname.startswith(
     os.path.dirname(errors.__file__)
@@ -209,7 +210,7 @@ def _execute(main: Callable[[], None]) -> NoReturn:
   try:
     main()
   except errors.UsageError as error:
-    # An error of a setting begins with its name.
+    # An error about a setting begins with its name.
     named = str(error).partition(' ')[0] in flags.FLAGS
     _exit(2, f'--{error}' if named else str(error))
   except errors.TvdpError as error:
@@ -226,7 +227,7 @@ def _execute(main: Callable[[], None]) -> NoReturn:
 
 
 def _drop(descriptors: Iterable[int]) -> None:
-  """Drops what is still to be written: Python flushes once more at its end."""
+  """Drops unwritten output, which Python would flush again at its end."""
   with open(os.devnull, 'w', encoding='utf-8') as devnull:
     for descriptor in descriptors:
       os.dup2(devnull.fileno(), descriptor)
@@ -235,7 +236,7 @@ def _drop(descriptors: Iterable[int]) -> None:
 def _end_unheard() -> None:
   """Exits if nobody reads what this program prints.
 
-  A pipe to another process may be broken as well: that is none of the user's.
+  If another pipe is broken, such as one to a worker, it does not exit.
   """
   streams = [stream for stream in (sys.stdout, sys.stderr) if stream]
   poll = select.poll()
@@ -248,7 +249,7 @@ def _end_unheard() -> None:
 
 
 def _end_unwritten() -> None:
-  """Exits if what this program prints cannot be written, to a full disk."""
+  """Exits if the output cannot be written, for example to a full disk."""
   if not sys.stdout:
     return
   try:
@@ -266,8 +267,8 @@ def _is_alone() -> bool:
 def _leave(code: int) -> NoReturn:
   """Ends a program that has nothing left to do.
 
-  In the way of Python's own end, up to where it takes the modules of TensorFlow
-  apart: a fifth of a second.
+  It ends like Python itself, but skips the teardown of TensorFlow's modules,
+  which takes a fifth of a second.
   """
   threading._shutdown()  # type: ignore[attr-defined]
   atexit._run_exitfuncs()
@@ -287,7 +288,7 @@ def _open_closed_streams() -> None:
     try:
       os.fstat(descriptor)
     except OSError:
-      # It takes the lowest number that is free: this one.
+      # It gets the lowest free number, which is this one.
       os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
   for name, descriptor in (('stdout', 1), ('stderr', 2)):
     if getattr(sys, name) is None:
@@ -297,14 +298,14 @@ def _open_closed_streams() -> None:
 def run(main: Callable[[], None]) -> NoReturn:
   """Parses the flags, runs `main` and exits.
 
-  In place of `absl.app.run`: TensorFlow must not be imported for the first time
-  inside of that (a callback then sets up its context before TensorFlow 2's
-  behaviour is switched on), and programs import it late, after their flags.
+  It replaces `absl.app.run`: TensorFlow must not be imported for the first time
+  inside that (a callback then sets up its context before TensorFlow 2 behavior
+  is enabled), and programs import it late, after parsing their flags.
   """
   _open_closed_streams()
   _handle(signal.default_int_handler, _interrupt)
   sys.unraisablehook = _again
-  _environment.set_defaults()  # Inherited by workers.
+  _environment.set_defaults()  # Workers inherit them.
   app.define_help_flags()
   flags.DEFINE_list(
     'import',
@@ -322,7 +323,7 @@ def run(main: Callable[[], None]) -> NoReturn:
       _execute(main)
     except SystemExit as end:
       if sys.stdout:
-        sys.stdout.flush()  # Here, where its failure can be told.
+        sys.stdout.flush()  # Here a failure can still be reported.
       if (
         isinstance(end.code, int)
         and 'tensorflow' in sys.modules

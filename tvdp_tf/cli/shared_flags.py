@@ -158,16 +158,16 @@ def define(
   """Defines the flags of the given fields.
 
   Args:
-    names: Fields of `TrainingSettings`, by default all.
+    names: Fields of `TrainingSettings`; by default all.
 
   Returns:
-    The flags' holders by name.
+    The flag holders, by name.
   """
   holders = {}
   for name in names:
     kind, text = _FLAGS[name]
     if isinstance(kind, tuple):
-      # Without a default the settings choose.
+      # Without a default, the settings choose.
       holders[name] = flags.DEFINE_enum(
         name, _DEFAULTS[name] or None, kind, text
       )
@@ -179,7 +179,7 @@ def define(
 
 
 def define_auto() -> flags.FlagHolder[bool]:
-  """Defines --auto."""
+  """Defines the flag --auto."""
   return flags.DEFINE_bool(
     'auto',
     False,
@@ -195,12 +195,13 @@ def resolved(
   """The settings that the flags describe.
 
   Args:
-    holders: Of `define`.
-    auto: Whether to choose what is not given, and to print what and why.
+    holders: The result of `define`.
+    auto: Whether to choose settings that are not given, and to print the
+      choices and their reasons.
 
   Raises:
     ValueError: If a flag is out of its range.
-    DatasetUnavailableError: If the data set has to be loaded and cannot be.
+    DatasetUnavailableError: If the data set is needed and cannot be loaded.
   """
   found = values(holders)
   if not auto:
@@ -219,7 +220,7 @@ def resolved(
 
 
 def values(holders: dict[str, flags.FlagHolder]) -> dict:
-  """The values of parsed flags by name, of those that have one."""
+  """The values of parsed flags by name, without flags that have none."""
   return {
     name: _numbers(name, holder.value)
     if isinstance(holder.value, list)

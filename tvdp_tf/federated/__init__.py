@@ -1,7 +1,7 @@
 """Private federated learning on TensorFlow Federated (TFF).
 
-A name is imported when it is used: what is here of plain TensorFlow
-(`client_data`, `schedule_state`, `usable_sums`) does not need TFF.
+A name is imported when it is used. The modules that use only TensorFlow
+(`client_data`, `schedule_state`, `usable_sums`) do not need TFF.
 """
 
 import importlib
@@ -38,7 +38,7 @@ __all__ = [
   'withheld_metrics',
 ]
 
-# The modules that the names are from.
+# The module of each name.
 _SOURCES = {
   'GeometricGaussianSumQuery': 'sum_query',
   'KeyedUpdate': 'aggregator',
@@ -66,9 +66,10 @@ _MOVED = frozenset(
 
 
 def __getattr__(name: str):
-  """A name, imported when it is used for the first time.
+  """Imports a name when it is first used.
 
-  What is in `tvdp_tf.runtimes` now is gone from here in the next release.
+  The names that have moved to `tvdp_tf.runtimes` are removed from here in the
+  next release.
   """
   if name in _SOURCES:
     module = importlib.import_module(f'{__name__}.{_SOURCES[name]}')
@@ -80,5 +81,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-  """The names, imported or not."""
+  """Lists all names, imported or not."""
   return sorted({*globals(), *__all__})

@@ -1,16 +1,16 @@
-"""A TFF aggregator: each client adds its own noise, then a weighted mean.
+"""A TFF aggregator: a weighted mean of values with each client's own noise.
 
 The noise of round m has the variance theta**(m-1) * initial_variance (the
-paper's varTheta(m)); it is added before anything leaves the client
-(eq-noised-parameter), and the server sees the perturbed values and their mean
+paper's varTheta(m)). It is added before anything leaves the client
+(eq-noised-parameter). The server sees the perturbed values and their mean
 (eq_global_weight).
 
-The schedule lives in the server state (`schedule_state`).
+The schedule is in the server state (`schedule_state`).
 
-What bounds the value that the noise hides must come before the noise: the
-`l2_norm_clip` of the factory, or TFF's `clipping_factory` and `zeroing_factory`
-around it. docs/DROP_IN.md says which nestings keep a guarantee, and
-docs/BAD_CLIENTS.md what becomes of clients that fail.
+The value that the noise hides must be bounded before the noise is added, by the
+`l2_norm_clip` of the factory, or by TFF's `clipping_factory` and
+`zeroing_factory` around it. docs/DROP_IN.md says which nestings keep a
+guarantee, and docs/BAD_CLIENTS.md what happens to clients that fail.
 """
 
 import collections
@@ -32,12 +32,12 @@ from tvdp_tf.federated import (
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import sensitivity
 
-# Probability that an honest upload is taken for one that is too long.
+# Probability that an honest upload is rejected as too long.
 _FALSE_ALARM = 1e-15
 
 
 class KeyedUpdate(NamedTuple):
-  """A client's value, and the key of the noise that will be added to it.
+  """A client's value, and the key of the noise that is added to it.
 
   Attributes:
     value: A structure of float32 or float64 tensors.
@@ -49,7 +49,7 @@ class KeyedUpdate(NamedTuple):
 
 
 def is_keyed(value_type: tff.Type) -> bool:
-  """Whether it is the type of a `KeyedUpdate`."""
+  """Whether a type is that of a `KeyedUpdate`."""
   return (
     isinstance(value_type, tff.StructWithPythonType)
     and value_type.python_container is KeyedUpdate
@@ -57,7 +57,7 @@ def is_keyed(value_type: tff.Type) -> bool:
 
 
 def _norm_quantile(distribution: str, dimension: int) -> float:
-  """A norm that noise of standard deviation 1 practically never exceeds."""
+  """A norm that noise of standard deviation 1 almost never exceeds."""
   if distribution == 'gaussian':
     return math.sqrt(stats.chi2.isf(_FALSE_ALARM, dimension))
   largest = math.log(dimension / _FALSE_ALARM) / math.sqrt(2)
@@ -70,7 +70,7 @@ def _dimension(value_type: tff.Type) -> int:
 
 
 class _Settings:
-  """What the two factories have in common."""
+  """The common settings of the two factories."""
 
   def __init__(
     self,
@@ -101,11 +101,11 @@ class _Settings:
 
   @property
   def checks_norms(self) -> bool:
-    """Whether the longest honest upload is known, and used as the unit."""
+    """Whether the largest norm of an honest upload is known and the unit."""
     return self.inner is None and self.l2_norm_clip is not None
 
   def inner_factory(self, weight_type: tff.Type | None) -> Any:
-    """The inner aggregator, of values in that unit."""
+    """Returns the inner aggregator, for values in that unit."""
     if self.inner is not None:
       return self.inner
     max_l2_norm = 1.0 if self.checks_norms else None
@@ -134,7 +134,7 @@ def _create(
   quantile = _norm_quantile(settings.distribution, _dimension(result_type))
 
   def unit(noise_stddev):
-    """The norm of the longest honest upload, in which uploads are measured."""
+    """The largest norm of an honest upload, the unit of uploads."""
     return settings.l2_norm_clip + noise_stddev * quantile
 
   def times(value, factor):
@@ -239,20 +239,19 @@ def _create(
 class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   """Perturbs each client's value with the round's noise, then averages.
 
-  The value of a client is a structure of float32 or float64 tensors; its noise
-  comes from the system's entropy. Or it is a `KeyedUpdate` of such a structure;
-  its noise comes from the given key, and only the value is aggregated. Without
-  keys the factory can be used as the `model_aggregator` of
+  The value of a client is either a structure of float32 or float64 tensors,
+  whose noise comes from the system's entropy, or a `KeyedUpdate` of such a
+  structure, whose noise comes from the given key; only its value is aggregated.
+  Without keys, the factory can be the `model_aggregator` of
   `tff.learning.algorithms.build_weighted_fed_avg`.
 
-  With an `l2_norm_clip` C, values are clipped before the noise: two of them
-  differ by at most 2 C (`privacy.update_rule`), whatever the client's data.
-  Without it, the caller must bound the sensitivity. A value that is not finite
-  counts as zero, with noise like any other.
+  With an `l2_norm_clip` C, values are clipped before noise is added: two of
+  them differ by at most 2 C (`privacy.update_rule`), whatever the client's
+  data. Without it, the caller must bound the sensitivity. A value that is not
+  finite counts as zero, with noise like any other.
 
-  Weights get no noise: they leave the client as they are. For a guarantee
-  against the server they must be public; `UnweightedTimeVaryingGaussianFactory`
-  needs no weights.
+  Weights leave the client without noise. For a guarantee against the server
+  they must be public. `UnweightedTimeVaryingGaussianFactory` needs no weights.
 
   The state is an `OrderedDict` of the fields of `schedule_state` and `inner`,
   the state of the inner aggregator.
@@ -274,16 +273,16 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
     Args:
       schedule: The noise of every round: standard deviation of each added
-        value, in the units of the client's value, before the weighted mean.
+        value, in the unit of the client's value, before the weighted mean.
       inner: Aggregates the perturbed values; by default the mean of those that
         are finite and, with an `l2_norm_clip`, not longer than any honest one
         (`checked_mean`).
-      distribution: 'gaussian', or 'laplace' of the same standard deviation.
-      l2_norm_clip: The norm that values are clipped to before the noise; None
-        to leave them as they are.
+      distribution: 'gaussian', or 'laplace' with the same standard deviation.
+      l2_norm_clip: The norm that values are clipped to before noise is added;
+        None for no clipping.
 
     Raises:
-      TypeError: If an argument is not of its type.
+      TypeError: If an argument has the wrong type.
       ValueError: If there is no such distribution, or the clip is out of range.
     """
     self._settings = _Settings(
@@ -310,7 +309,7 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     Raises:
       TypeError: If the value has other leaves.
       ValueError: If a shape is not static, or the inner aggregator clips or
-        zeroes what has its noise already.
+        zeroes values that already have their noise.
     """
     return _create(self._settings, value_type, weight_type)
 
@@ -318,9 +317,9 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 class UnweightedTimeVaryingGaussianFactory(
   tff.aggregators.UnweightedAggregationFactory
 ):
-  """Like `TimeVaryingGaussianFactory`, every client with the same weight.
+  """Like `TimeVaryingGaussianFactory`, but every client has the same weight.
 
-  For `tff.learning.algorithms.build_unweighted_fed_avg`. Nothing but the
+  Use it with `tff.learning.algorithms.build_unweighted_fed_avg`. Only the
   perturbed value leaves a client.
   """
 
@@ -332,7 +331,7 @@ class UnweightedTimeVaryingGaussianFactory(
     distribution: str = 'gaussian',
     l2_norm_clip: float | None = None,
   ):
-    """Creates the factory; arguments as of `TimeVaryingGaussianFactory`."""
+    """Creates the factory; arguments as for `TimeVaryingGaussianFactory`."""
     self._settings = _Settings(
       schedule,
       inner,

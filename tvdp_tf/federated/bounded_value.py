@@ -1,4 +1,4 @@
-"""Values that a noise of known size can hide: finite, and of bounded norm."""
+"""Values that noise of known size can hide: finite, and of bounded norm."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,22 @@ import tensorflow as tf
 
 from tvdp_tf.learning import clipping
 
-# Products rounded in float32 must not carry a value past its bound. A single
-# rounding to less than float32 is more than this margin.
+# Rounding products in float32 must not carry a value beyond its bound. A single
+# rounding in less than float32 exceeds this margin.
 _ROUNDING = 1 - 1e-6
 _LEAST_SCALE = 2.0**-126
 _DTYPES = (tf.float32, tf.float64)
 
 
 def check_dtype(dtype: tf.DType, got: object) -> None:
-  """Raises unless values of a type can be bounded.
+  """Checks that values of a dtype can be bounded.
 
   Args:
-    dtype: The type.
-    got: What the error shows of the value.
+    dtype: The dtype.
+    got: What the error shows as the value.
 
   Raises:
-    TypeError: If it is another than float32 or float64.
+    TypeError: If it is neither float32 nor float64.
   """
   if dtype not in _DTYPES:
     raise TypeError(
@@ -39,9 +39,9 @@ def l2_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def chosen(
   condition: tf.Tensor, if_true: tf.Tensor, if_false: tf.Tensor
 ) -> tf.Tensor:
-  """One of two tensors of a shape, by a scalar condition.
+  """Selects one of two tensors of the same shape by a scalar condition.
 
-  As `tf.where`, which is slower, for it broadcasts the condition.
+  `tf.where` is slower, because it broadcasts the condition.
   """
   return tf.raw_ops.Select(condition=condition, x=if_true, y=if_false)
 
@@ -49,7 +49,7 @@ def chosen(
 def zero_unless(
   condition: tf.Tensor, tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-  """The tensors if a scalar condition holds, else zeros."""
+  """Returns the tensors if a scalar condition holds, otherwise zeros."""
   return [
     chosen(condition, tensor, tf.zeros_like(tensor)) for tensor in tensors
   ]
@@ -58,22 +58,22 @@ def zero_unless(
 def bounded(
   tensors: Sequence[tf.Tensor], l2_norm_clip: float | tf.Tensor | None
 ) -> list[tf.Tensor]:
-  """A value that is finite and, with a clip, of at most that norm.
+  """Makes a value finite and, with a clip, scales it down to that norm.
 
-  A value that is not finite becomes zero, as a NaN would be seen through any
-  noise. Zero is in the ball like any other value: that it was taken is hidden
-  by noise that covers the ball.
+  A value that is not finite becomes zero, because no noise hides a NaN. Zero is
+  in the ball like any other value, so noise that covers the ball hides the
+  replacement.
 
   Args:
     tensors: Tensors, float32 or float64.
-    l2_norm_clip: The norm to scale them down to, all together; None for none.
+    l2_norm_clip: The largest norm of all tensors together; None for no clip.
 
   Returns:
     Tensors of the same shapes and dtypes.
 
   Raises:
-    TypeError: If a tensor is of another type.
-    ValueError: As of `clipping.require_full_precision`.
+    TypeError: If a tensor has another dtype.
+    ValueError: As `clipping.require_full_precision`.
   """
   clipping.require_full_precision()
   for tensor in tensors:
@@ -82,7 +82,7 @@ def bounded(
   if l2_norm_clip is not None:
     limit = tf.cast(l2_norm_clip, tf.float64) * _ROUNDING
     scale = limit / tf.maximum(norm, limit)
-    # A subnormal float32 is rounded by more than that, where it is kept at all.
+    # A subnormal float32 has a larger rounding error, or is flushed to zero.
     scale = chosen(scale >= _LEAST_SCALE, scale, tf.zeros_like(scale))
     tensors = [tensor * tf.cast(scale, tensor.dtype) for tensor in tensors]
   return zero_unless(tf.math.is_finite(norm), tensors)

@@ -11,15 +11,15 @@ from tvdp_tf import _validate, privacy
 from tvdp_tf.federated import aggregator, checked_mean, sum_query
 from tvdp_tf.privacy import noise_distance, sensitivity
 
-# More weights than any model has: the delta that the tail of the noise costs is
-# computed for so many values in a round.
+# More weights than any model has. The delta that the tail of the noise costs is
+# computed for this number of values in a round.
 _MOST_VALUES = 2**40
-# Calibration holds the noise of every round.
+# Calibration holds the noise of every round in memory.
 _MOST_ROUNDS = 10**6
 
 
 def _accounted_delta(delta: float, epsilon: float, rounds: int) -> float:
-  """The delta left for the accountant, after the tail of the noise."""
+  """The delta that the tail of the noise leaves for the accountant."""
   values = _validate.integer('rounds', rounds, 1, _MOST_ROUNDS) * _MOST_VALUES
   return noise_distance.accounted_delta(
     delta, epsilon, values, noise_distance.CONTINUOUS

@@ -1,16 +1,16 @@
-"""Sums and means that leave out uploads that cannot be used.
+"""Sums and means that leave out unusable uploads.
 
 The server checks every upload as it arrives, in the step that TFF calls
 `accumulate`, so that one broken client does not spoil the round. An upload that
 is not finite, is longer than any honest one, or has no valid weight is left out
 of the sum and of the weights (`usable_sums`).
 
-For clients that add their own noise this is post-processing of their releases:
-it costs no privacy, the releases stay on record, and the means count what they
-leave out. For central noise such a record counts as zero, as clipping could
-have made it. The sum counts nothing there, because the number of records and of
-failures has no noise yet. This is no defence against a client that lies within
-the limits: its weight is believed.
+If clients add their own noise, this is post-processing of their releases: it
+costs no privacy, the releases stay on record, and the means count what they
+leave out. With central noise, such a record counts as zero, which clipping
+could also have made of it. The sum then has no counts, because the numbers of
+records and of failures have no noise yet. This is no defense against a client
+that lies within the limits: its weight is trusted.
 """
 
 import collections
@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 from tvdp_tf import _validate
 from tvdp_tf.federated import bounded_value, usable_sums
 
-# In the state of a weighted mean, by which `check_nesting` knows it.
+# Field of the state by which `check_nesting` recognizes a weighted mean.
 WEIGHTS = 'weights'
 
 
@@ -95,24 +95,24 @@ def _create(
 
 
 class CheckedMeanFactory(tff.aggregators.WeightedAggregationFactory):
-  """The weighted mean of the uploads that can be used.
+  """The weighted mean of the usable uploads.
 
-  Without any, the mean is NaN: 0 / 0. TFF's own finalizers keep the old model
-  then; that of `build_learning_process` shows it.
+  Without usable uploads, the mean is NaN: 0 / 0. TFF's own finalizers then keep
+  the old model; that of `build_learning_process` lets the NaN show.
 
-  The state holds nothing. The measurements are an `OrderedDict` of
-  `used_clients` and `excluded_clients` (int32).
+  The state is empty. The measurements are an `OrderedDict` of `used_clients`
+  and `excluded_clients` (int32).
   """
 
   def __init__(self, max_l2_norm: float | None = None):
     """Creates the factory.
 
     Args:
-      max_l2_norm: The norm of the longest upload that is used; None for any
-        that is finite.
+      max_l2_norm: The largest norm of a usable upload; None if any finite
+        upload is usable.
 
     Raises:
-      ValueError: If it is no finite number > 0.
+      ValueError: If it is not a finite number > 0.
     """
     self._max_l2_norm = _limit(max_l2_norm)
 
@@ -163,7 +163,7 @@ class _Unweighted(tff.aggregators.UnweightedAggregationFactory):
 
 
 class UnweightedCheckedMeanFactory(_Unweighted):
-  """Like `CheckedMeanFactory`, every upload with the same weight."""
+  """Like `CheckedMeanFactory`, but every upload has the same weight."""
 
   def __init__(self, max_l2_norm: float | None = None):
     """Creates the factory, with the argument of `CheckedMeanFactory`."""
@@ -171,12 +171,13 @@ class UnweightedCheckedMeanFactory(_Unweighted):
 
 
 class CheckedSumFactory(_Unweighted):
-  """The sum of the uploads that can be used; that of none is zero.
+  """The sum of the usable uploads, or zero without any.
 
-  It has no measurements, since the sum has no noise yet.
+  It has no measurements, because the sum has no noise yet.
 
-  As the `record_aggregation_factory` of TFF's `DifferentiallyPrivateFactory`:
-  where a platform's clients clip, this is the server's look at their work.
+  Use it as the `record_aggregation_factory` of TFF's
+  `DifferentiallyPrivateFactory`. If a platform's clients clip, this is how the
+  server checks their work.
   """
 
   def __init__(self, max_l2_norm: float | None = None):
@@ -193,11 +194,11 @@ def _limit(max_l2_norm: float | None) -> float | None:
 
 
 def check_floats(value_type: tff.Type, name: str = '') -> None:
-  """Raises unless a type is of float32 or float64 tensors of static shapes.
+  """Checks that a type has only float32 or float64 tensors of static shapes.
 
   Args:
     value_type: The type.
-    name: Where in the value it is, for the error; '' for all of it.
+    name: Where it is in the value, for the error; '' for the whole value.
 
   Raises:
     TypeError: If it has other leaves.

@@ -1,11 +1,11 @@
-"""What a client brings to a round: its whole data set, and its secrets.
+"""The input of a client in a round: its whole data set, and its secrets.
 
-A client's sequence has exactly one element, so that one training step sees all
-of its examples (the paper's full-batch steps). The noise key travels with the
-data because it is the client's secret: in a deployment the client draws it
-itself (`tvdp_tf.learning.noise.fresh_noise_key`). The scale of the noise also
-travels with the data: it depends on the number of examples of the client and on
-how often it takes part.
+A client's sequence has exactly one element, so one training step sees all of
+its examples (the paper's full-batch steps). The noise key comes with the data
+because it is the client's secret: in a deployment the client draws it itself
+(`tvdp_tf.learning.noise.fresh_noise_key`). The scale of the noise also comes
+with the data, because it depends on the client's number of examples and on how
+often it takes part.
 """
 
 import collections
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def element_spec(
   model: 'tff.learning.models.FunctionalModel',
 ) -> collections.OrderedDict:
-  """Tensor specs of a client's single element, for a functional model."""
+  """Returns the tensor specs of a client's single element, for a model."""
   features_spec, labels_spec = model.input_spec
   return collections.OrderedDict(
     noise_key=noise.NOISE_KEY_SPEC,
@@ -37,9 +37,9 @@ def element_spec(
 def element(
   features: Any, labels: Any, noise_key: Any, noise_scale: Any
 ) -> collections.OrderedDict:
-  """A client's single element, of arrays or of tensors, as `element_spec`.
+  """Returns a client's single element of arrays or tensors, as `element_spec`.
 
-  Structures bind by position in TFF: the order of the fields matters.
+  TFF binds structures by position, so the order of the fields matters.
   """
   return collections.OrderedDict(
     noise_key=noise_key, noise_scale=noise_scale, x=features, y=labels
@@ -52,24 +52,25 @@ def client_sequence(
   noise_key: np.ndarray,
   noise_scale: float,
 ) -> list[collections.OrderedDict]:
-  """The sequence that a client passes to `LearningProcess.next`.
+  """Returns the sequence that a client passes to `LearningProcess.next`.
 
   Args:
     features: Array [n, ...].
     labels: Integer array [n].
     noise_key: int64 array [2], never used before.
-    noise_scale: Standard deviation of the client's noise over that of the
+    noise_scale: Standard deviation of the client's noise divided by that of the
       server's schedule (`GradientMechanism.noise_scale`); the other mechanisms
-      do not use it. It has no default: too small a scale is too little noise.
+      do not use it. It has no default, because a scale that is too small means
+      too little noise.
 
   Returns:
-    A list of one element.
+    A list with one element.
   """
   return [element(features, labels, noise_key, np.float64(noise_scale))]
 
 
 def request_type() -> 'tff.StructWithPythonType':
-  """The TFF type of what a client brings whose examples are read from files."""
+  """The TFF type of a client's input if its examples are read from files."""
   import tensorflow_federated as tff  # noqa: PLC0415
 
   return tff.to_type(
@@ -86,15 +87,15 @@ def client_block(
   noise_keys: Sequence[np.ndarray],
   noise_scales: Sequence[float],
 ) -> list[collections.OrderedDict]:
-  """What `client_blocks.read_in_worker`'s process takes: a cohort in one block.
+  """Returns a cohort as one block, for the process of `read_in_worker`.
 
   Args:
-    clients: Indices into the `ClientFiles`, none for an empty cohort.
-    noise_keys: For each of them, as of `client_sequence`.
-    noise_scales: For each of them, as of `client_sequence`.
+    clients: Indices into the `ClientFiles`; empty for an empty cohort.
+    noise_keys: Noise key of each client, as for `client_sequence`.
+    noise_scales: Noise scale of each client, as for `client_sequence`.
 
   Returns:
-    A list of one block.
+    A list with one block.
   """
   count = len(clients)
   return [

@@ -1,7 +1,7 @@
-"""What clients do in a round, as TFF `ClientWorkProcess`es.
+"""The work of clients in a round, as TFF `ClientWorkProcess`es.
 
-The result of a client is a structure of tensors and a weight: its local model
-or, for central noise, the difference to the global model.
+The result of a client is a structure of tensors and a weight. The structure is
+its local model or, for central noise, the difference to the global model.
 """
 
 import collections
@@ -61,7 +61,7 @@ def _stateless(
 
   Args:
     model: The model.
-    train_batch: (global weights, batch) -> what the client brings.
+    train_batch: (global weights, batch) -> the client's result.
 
   Returns:
     The process.
@@ -136,7 +136,7 @@ def build_projected(
   l2_norm_clip: float | None,
   keyed: bool,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Algorithm 1: projected full-batch steps; brings w_k(tau m).
+  """Algorithm 1: projected full-batch steps; a client returns w_k(tau m).
 
   Args:
     model: The model.
@@ -144,7 +144,7 @@ def build_projected(
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
     l2_norm_clip: C; None for no projection.
-    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed; it is
+    keyed: Whether to return an `aggregator.KeyedUpdate`, to be perturbed. It is
       finite whatever the data, unless the global model is not.
 
   Returns:
@@ -158,8 +158,8 @@ def build_projected(
     update = train(weights, batch)
     if not keyed:
       return tuple(update)
-    # A NaN would be seen through the noise: a client whose training fails
-    # brings what it was sent, and the server is not told.
+    # Noise does not hide a NaN: a client whose training fails returns what it
+    # was sent, and the server is not told.
     finite = tf.math.is_finite(tf.linalg.global_norm(update))
     update = [
       bounded_value.chosen(finite, trained, sent)
@@ -178,14 +178,14 @@ def build_difference(
   l2_regularization: float,
   keyed: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Plain full-batch steps; brings w_k - w(m-1), to be clipped.
+  """Plain full-batch steps; a client returns w_k - w(m-1), to be clipped.
 
   Args:
     model: The model.
     local_steps: tau.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
-    keyed: Whether to bring an `aggregator.KeyedUpdate`, to be perturbed.
+    keyed: Whether to return an `aggregator.KeyedUpdate`, to be perturbed.
 
   Returns:
     The process.
@@ -209,17 +209,17 @@ def clipped_sum(
   example_l2_norm_clip: float,
   views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
-  """How training sums the clipped gradients of a batch.
+  """Returns how training sums the clipped gradients of a batch.
 
   Args:
     model: The model and its loss.
     example_l2_norm_clip: C_g.
-    views_name: A key of `views.VIEWS`: an example's gradient is the mean over
+    views_name: A key of `views.VIEWS`. An example's gradient is the mean over
       its views.
 
   Raises:
-    ValueError: If the model mixes the examples of a batch, or cannot be clipped
-      (`example_independence`), or its examples have no such views.
+    ValueError: If the model mixes the examples of a batch or cannot be clipped
+      (`example_independence`), or if its examples have no such views.
   """
   if isinstance(model, models.KerasFunctionalModel):
     return example_independence.clipped_sum(
@@ -244,17 +244,17 @@ def build_gradient_sum(
   adjacency: str,
   views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """The sum of a client's clipped gradients, bare, for a sum with noise.
+  """The sum of a client's clipped gradients, without noise, for a noisy sum.
 
   Args:
     model: The model.
     example_l2_norm_clip: C_g.
-    adjacency: As of `clipping.gradient_sum`.
-    views_name: As of `clipped_sum`.
+    adjacency: As for `clipping.gradient_sum`.
+    views_name: As for `clipped_sum`.
 
   Returns:
-    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors;
-    its weight is the number of its examples.
+    The process. A client returns an `aggregator.KeyedUpdate` of float64
+    tensors; its weight is the number of its examples.
 
   Raises:
     ValueError: As `build_private`.
@@ -283,7 +283,7 @@ def clipped_update(
   learning_rate: float,
   l2_regularization: float,
 ) -> _Trainer:
-  """What a client brings of its steps: (weights, batch) -> the clipped update.
+  """Returns the training of a client: (weights, batch) -> clipped update.
 
   Args:
     model: The model.
@@ -293,7 +293,7 @@ def clipped_update(
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
   Returns:
-    A function whose result are float64 tensors as the weights.
+    A function that returns float64 tensors of the shapes of the weights.
   """
   train = _local_trainer(
     model, local_steps, learning_rate, None, l2_regularization
@@ -312,14 +312,15 @@ def clipped_update(
 def build_bounded_difference(
   model: tff.learning.models.FunctionalModel, **steps: Any
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Like `build_difference`, clipped to a norm, for a sum with noise.
+  """Like `build_difference`, but clipped to a norm, for a noisy sum.
 
   Args:
     model: The model.
-    **steps: As of `clipped_update`.
+    **steps: As for `clipped_update`.
 
   Returns:
-    The process. A client brings an `aggregator.KeyedUpdate` of float64 tensors.
+    The process. A client returns an `aggregator.KeyedUpdate` of float64
+    tensors.
   """
   update = clipped_update(model, **steps)
 
@@ -343,21 +344,21 @@ def build_private(
   l2_regularization: float,
   views_name: str = views.NONE,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Steps on clipped, noisy gradients; brings the local model.
+  """Steps on clipped, noisy gradients; a client returns its local model.
 
-  The state is that of `schedule_state`, in noise multipliers; a client's noise
+  The state is that of `schedule_state`, in noise multipliers. A client's noise
   is `noise_scale` (of its data) times as large. The measurements are an
   `OrderedDict` of `round` (int32, from 1) and `noise_multiplier` (float64, of
   the schedule).
 
   Args:
     model: The model.
-    schedule: The noise multipliers of every round.
+    schedule: The noise multiplier of every round.
     example_l2_norm_clip: C_g.
-    noise_distribution: As of `noise.perturb`.
-    adjacency: As of `clipping.mean_gradient`.
-    views_name: As of `clipped_sum`.
-    local_steps: tau, so many releases a round.
+    noise_distribution: As for `noise.perturb`.
+    adjacency: As for `clipping.mean_gradient`.
+    views_name: As for `clipped_sum`.
+    local_steps: tau, which is also the number of releases in a round.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
 
@@ -365,8 +366,9 @@ def build_private(
     The process.
 
   Raises:
-    ValueError: If the model mixes the examples of a batch, or cannot be clipped
-      (`example_independence`), or float32 is cut short in this process.
+    ValueError: If the model mixes the examples of a batch or cannot be clipped
+      (`example_independence`), or if this process reduces the precision of
+      float32.
   """
   clipping.require_full_precision()
   weights_type, data_type = _types(model)

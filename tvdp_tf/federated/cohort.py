@@ -22,10 +22,10 @@ class Cohort:
   """The clients of a round.
 
   Attributes:
-    clients: Who takes part; their releases are the ones to record.
-    data: What `LearningProcess.next` takes, in the order of `clients`.
-    missing: Who was drawn and did not answer.
-    empty: Who was left out for having no examples.
+    clients: The clients that take part, whose releases must be recorded.
+    data: The input of `LearningProcess.next`, in the order of `clients`.
+    missing: The clients that were drawn but did not answer.
+    empty: The clients that were left out because they have no examples.
   """
 
   clients: tuple[int, ...]
@@ -40,21 +40,21 @@ def screen(
   *,
   sizes_are_public: bool,
 ) -> Cohort:
-  """Checks what the clients of a round bring.
+  """Checks the data of the clients of a round.
 
   Args:
     model: The model.
     drawn: For each client that was drawn, its `client_data.client_sequence`,
       or None if it did not answer.
-    sizes_are_public: Whether the number of a client's examples may be seen, as
-      all mechanisms but `central` assume. Only then are clients without
-      examples left out; else they stay, and their update is zero.
+    sizes_are_public: Whether the number of a client's examples is public, as
+      all mechanisms except `central` assume. Only then are clients without
+      examples left out; otherwise they stay, and their update is zero.
 
   Returns:
     The cohort.
 
   Raises:
-    ValueError: If what a client brings does not fit the model.
+    ValueError: If the data of a client do not fit the model.
   """
   spec = client_data.element_spec(model)
   present: list[int] = []
@@ -77,14 +77,14 @@ def screen(
 def _size(
   client: int, sequence: Sequence[Any], spec: Mapping[str, tf.TensorSpec]
 ) -> int:
-  """Number of a client's examples, if all else is as it must be."""
+  """Checks a client's data, and returns its number of examples."""
   if len(sequence) != 1 or not isinstance(sequence[0], Mapping):
     raise ValueError(
       f'data of client {client} must be a sequence of one element, got '
       f'{len(sequence)}'
     )
   element = sequence[0]
-  # Structures bind by position.
+  # TFF binds structures by position.
   if list(element) != list(spec):
     raise ValueError(
       f'fields of client {client} must be {", ".join(spec)}, got '

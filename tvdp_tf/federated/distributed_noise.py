@@ -1,6 +1,6 @@
-r"""Each client adds a share of the noise, and the server sees the sum alone.
+r"""Each client adds a share of the noise, and the server sees only the sum.
 
-Client k of a round brings x_k + e_k: a vector of integers, in steps of a grid,
+Client k of a round returns x_k + e_k: a vector of integers, in steps of a grid,
 and its share of discrete Gaussian noise of standard deviation s = 2^31 steps.
 The integers go through TFF's secure sums, modulo a public number, and the
 server gets
@@ -10,7 +10,7 @@ server gets
 Let H be the number of shares that an attacker does not know. Their sum is
 Gaussian noise of standard deviation s sqrt(H), up to a distance that counts as
 part of delta (`privacy.noise_distance`). Further unknown shares, and the
-wrap-around of the modulus, are post-processing of that sum. So the noise
+wrap-around at the modulus, are post-processing of that sum. So the noise
 multiplier is
 
   z = s sqrt(H) / Delta,
@@ -29,7 +29,8 @@ from tvdp_tf.federated import aggregator, checked_mean, schedule_state
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import noise_distance
 
-# Below it neither int64 nor the doubled modulus of a symmetric range overflows.
+# Up to this, neither int64 nor the doubled modulus of a symmetric range
+# overflows.
 _MOST_MODULUS = 2**61
 
 
@@ -41,11 +42,11 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
     scale * (sum of values + noise) / (sum of weights, or `divisor`)
 
-  as float32 tensors. The sum goes through `tff.aggregators.
-  SecureModularSumFactory`: where there is no protocol for it,
-  `secure_sums.simulated` makes it a plain one.
+  as float32 tensors. The sum goes through
+  `tff.aggregators.SecureModularSumFactory`. If there is no protocol for it,
+  `secure_sums.simulated` replaces it by a plain sum.
 
-  The state is that of `schedule_state`, in noise multipliers of the sum; the
+  The state is that of `schedule_state`, in noise multipliers of the sum. The
   measurements are an `OrderedDict` of `round` (int32, from 1) and
   `noise_multiplier` (float64).
   """
@@ -64,18 +65,18 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     """Creates the factory.
 
     Args:
-      schedule: The noise multipliers of the sum in every round.
-      sensitivity: Delta, of the sum, in the unit of the values.
-      honest_clients: H, the shares that must hide it alone.
-      modulus: Of the secure sum, larger than any sum's range.
-      scale: What the mean is multiplied by.
-      divisor: What the sum is divided by, and no weight leaves a client; None
-        for the sum of the weights.
-      truncates: Whether values are cut off towards zero, so that none gets
+      schedule: The noise multiplier of the sum in every round.
+      sensitivity: Sensitivity Delta of the sum, in the unit of the values.
+      honest_clients: H, the number of shares that must suffice to hide it.
+      modulus: Modulus of the secure sum, larger than the range of any sum.
+      scale: Factor that the mean is multiplied by.
+      divisor: Divisor of the sum; no weight then leaves a client. None to
+        divide by the sum of the weights.
+      truncates: Whether values are truncated toward zero, so that none gets
         longer; otherwise they are rounded to the nearest step.
 
     Raises:
-      TypeError: If the schedule is none.
+      TypeError: If the schedule is not a `NoiseSchedule`.
       ValueError: If a number is out of its range.
     """
     schedule_state.check_type(schedule)
@@ -90,10 +91,11 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    """Builds the process; see `WeightedAggregationFactory.create`.
+    """Creates the process, as `WeightedAggregationFactory.create`.
 
     Raises:
-      TypeError: If the value is no `KeyedUpdate` of float32 or float64 tensors.
+      TypeError: If the value is not a `KeyedUpdate` of float32 or float64
+        tensors.
     """
     if not aggregator.is_keyed(value_type):
       raise TypeError(f'value_type must be a KeyedUpdate, got {value_type}')
@@ -126,7 +128,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       )
       return tf.nest.pack_sequence_as(structure, shares)
 
-    # Half of the range is for each sign.
+    # Each sign has half of the range.
     summed = tff.aggregators.SecureModularSumFactory(
       self._modulus // 2, symmetric_range=True
     ).create(perturb.type_signature.result)
@@ -137,7 +139,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
     )
     def finish_round(state, noise_multiplier, total, divisor, shares):
       new_state = schedule_state.next_round(state)
-      # Of fewer shares than have to hide the sum there is less noise.
+      # Fewer shares than those that must hide the sum add less noise.
       share = tf.minimum(shares / self._honest, tf.constant(1.0, tf.float64))
       used = collections.OrderedDict(
         round=new_state['round'],
@@ -179,7 +181,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       if self._divisor is None:
         divisor = tff.federated_sum(tff.federated_map(as_float64, weight))
       else:
-        # Weights stay where they are: they may be what is to be hidden.
+        # Weights stay on the clients, because they may be private.
         divisor = tff.federated_value(np.float64(self._divisor), tff.SERVER)
       new_state, result, used = tff.federated_map(
         finish_round,

@@ -27,9 +27,9 @@ def build_finalizer(
   in this case, but here a run that has diverged must be visible.
 
   Args:
-    weights_type: Of the model, `tff.learning.models.ModelWeights`.
+    weights_type: Type of the weights, `tff.learning.models.ModelWeights`.
     optimizer: What to do with the mean update.
-    adds: Whether the aggregate is the mean update, and not the mean model.
+    adds: Whether the aggregate is the mean update, not the mean model.
 
   Returns:
     The process. Its state is empty for a plain optimizer, and otherwise an
@@ -89,7 +89,7 @@ def build_finalizer(
 
 
 def _step(optimizer: ServerOptimizer, state, weights, update):
-  """The state and the weights after a round."""
+  """Returns the state and the weights after a round."""
   m = tf.cast(state['round'], tf.float32)
   share = tf.minimum(1.0, m / max(1, optimizer.rounds - 1))
   step = 1 - (1 - optimizer.final_step) * share
@@ -123,7 +123,8 @@ def released_weights(
   """The trainable weights to evaluate and export: the average, if there is one.
 
   Args:
-    state: Of a process of `build_learning_process`, after a round or before.
+    state: State of a process of `build_learning_process`, after any number of
+      rounds.
   """
   finalizer = state.finalizer
   if not finalizer or int(finalizer['round']) == 0:
@@ -136,7 +137,7 @@ def mean_update(
   before: tff.learning.templates.LearningAlgorithmState,
   after: tff.learning.templates.LearningAlgorithmState,
 ) -> Sequence[np.ndarray]:
-  """D_m, from the states before and after the round; float64 arrays."""
+  """Computes D_m from the states before and after the round; float64 arrays."""
 
   def arrays(structure):
     return [np.asarray(part, np.float64) for part in tf.nest.flatten(structure)]
@@ -171,9 +172,9 @@ class Build(NamedTuple):
     model: The model and its loss.
     local_steps: Arguments of the client's work: `local_steps`, `learning_rate`
       and `l2_regularization`.
-    unchecked_mean: The mean, if the server leaves out nothing; None if it is to
-      check uploads (`checked_mean`).
-    max_upload_l2_norm: Of `build_learning_process`.
+    unchecked_mean: The mean, if the server leaves out nothing; None if the
+      server must check uploads (`checked_mean`).
+    max_upload_l2_norm: As for `build_learning_process`.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -183,10 +184,10 @@ class Build(NamedTuple):
 
 
 class Mechanism(Protocol):
-  """What hides the examples: see `tvdp_tf.mechanisms`."""
+  """The mechanism that hides the examples; see `tvdp_tf.mechanisms`."""
 
   def parts(self, build: Any) -> Any:
-    """The `Parts` of a `Build`."""
+    """Returns the `Parts` for a `Build`."""
 
 
 def build_learning_process(
@@ -204,27 +205,27 @@ def build_learning_process(
 
   Args:
     model: The model and its loss, without non-trainable weights.
-    mechanism: What hides the examples.
-    local_steps: tau, full-batch steps in a round, at least 1.
+    mechanism: The mechanism that hides the examples.
+    local_steps: tau, the number of full-batch steps in a round, at least 1.
     learning_rate: eta.
     l2_regularization: lambda of lambda/2 ||w||^2, added to the loss.
-    check_uploads: Whether the server leaves out uploads that cannot be used
+    check_uploads: Whether the server leaves out unusable uploads
       (`checked_mean`). False for TFF 0.87's `DistributeAggregateForm`, which
-      takes no aggregation of one's own.
-    max_upload_l2_norm: The norm of the longest local model that the server uses
-      with a `GradientMechanism`; None for any that is finite. With the other
+      accepts no custom aggregation.
+    max_upload_l2_norm: The largest norm of a local model that the server uses
+      with a `GradientMechanism`; None for any finite one. With the other
       mechanisms it follows from the clip.
     server_optimizer: What the server does with the mean update; by default it
       is added.
 
   Returns:
-    A `tff.learning.templates.LearningProcess`. `next(state, data)` takes a
-    `client_data.client_sequence` a client. The schedule's state, that says
-    which round is next and with how much noise, is `schedule_state.of(state)`.
+    A `tff.learning.templates.LearningProcess`. `next(state, data)` takes one
+    `client_data.client_sequence` per client. `schedule_state.of(state)` is the
+    schedule's state, which says which round is next and with how much noise.
 
   Raises:
     ValueError: If a number is out of its range.
-    TypeError: If the mechanism is none.
+    TypeError: If `mechanism` is not a mechanism.
   """
   if not hasattr(mechanism, 'parts'):
     raise TypeError(

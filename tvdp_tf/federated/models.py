@@ -11,7 +11,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
   Attributes:
     source: The model as a function of its weights.
-    keras_loss: The loss, of (labels [n], outputs [n, ...]).
+    keras_loss: The loss, a function of (labels [n], outputs [n, ...]).
   """
 
   def __init__(

@@ -20,28 +20,28 @@ import tensorflow_federated as tff
 
 from tvdp_tf.federated import checked_mean, withheld
 
-# The state that TFF's clipping_factory and zeroing_factory keep their norm in,
-# and that of what counts the clients they change.
+# Fields of the states of TFF's clipping_factory and zeroing_factory: their norm
+# -> the aggregator that counts the clients they change.
 _ROBUST = {
   'clipping_norm': 'clipped_count_agg',
   'zeroing_norm': 'zeroed_count_agg',
 }
-# In the state of a weighted mean: of TFF's, and of `checked_mean`.
+# Fields of the state of a weighted mean: TFF's, and `checked_mean`'s.
 _WEIGHTED = ('weight_sum_process', checked_mean.WEIGHTS)
-# In the state of TensorFlow Privacy's queries whose clip is constant.
+# Fields of the states of TensorFlow Privacy's queries with a constant clip.
 _CONSTANTS = {'l2_norm_clip', 'stddev', 'denominator'}
-# What a value may depend on: the data of clients; the schedule of the noise,
-# and so, in all aggregators of ours, the noise itself.
+# What a value may depend on: the data of clients; the schedule of the noise
+# and thus, in all aggregators of this library, the noise itself.
 _DATA = 'data'
 _NOISE = 'noise'
-# The number of a schedule's round, until something is computed from it.
+# The round number of a schedule, until something is computed from it.
 _OLD_ROUND = 'old round'
-# In the result of a learning process, what nothing of clients must come to.
+# Parts of a learning process's result that must not depend on clients' data.
 _OF_CLIENTS = (
   ('metrics', 'client_work'),
   *(('state', 'client_work'), ('state', 'distributor')),
 )
-# Intrinsics of TFF whose result is that of a function, or their argument.
+# Intrinsics of TFF whose result is that of a function, or is their argument.
 _APPLIES = {'federated_map', 'federated_map_all_equal', 'federated_apply'}
 _EVALUATES = {'federated_eval_at_clients', 'federated_eval_at_server'}
 _ASKS = {'federated_select', 'federated_secure_select'}
@@ -60,7 +60,7 @@ def _children(type_spec: tff.Type) -> Iterator[tuple[str | None, tff.Type]]:
 
 
 def _states(type_spec: tff.Type) -> Iterator[dict[str, tff.Type]]:
-  """The fields of every structure in a type that has names."""
+  """The fields of every structure with named fields in a type."""
   children = list(_children(type_spec))
   fields = {name: child for name, child in children if name is not None}
   if fields:
@@ -70,14 +70,14 @@ def _states(type_spec: tff.Type) -> Iterator[dict[str, tff.Type]]:
 
 
 def clips_or_zeroes(type_spec: tff.Type) -> bool:
-  """Whether an aggregator of this state clips or zeroes values."""
+  """Whether an aggregator with this type of state clips or zeroes values."""
   return any(
     name in fields for fields in _states(type_spec) for name in _ROBUST
   )
 
 
 def _has_schedule(fields: Mapping[Any, tff.Type]) -> bool:
-  """Whether a state is one of `schedule_state`."""
+  """Whether a state has the fields of `schedule_state`."""
   kinds = ({'theta', 'initial_variance'}, {'rounds', 'variances'})
   return any(kind <= fields.keys() for kind in kinds)
 
@@ -87,7 +87,7 @@ def _has_noise(type_spec: tff.Type) -> bool:
 
 
 def _is_local(fields: dict[str, tff.Type]) -> bool:
-  """Whether a state is that of noise that clients add."""
+  """Whether a state belongs to noise that clients add."""
   return 'inner' in fields and _has_schedule(fields)
 
 
@@ -95,32 +95,33 @@ class _Parts(NamedTuple):
   """A structure of values, each with what it depends on.
 
   Attributes:
-    parts: Name, or None, and value of each.
+    parts: Name (or None) and value of each part.
   """
 
   parts: list[tuple[str | None, Any]]
 
 
-# What a value depends on: `frozenset` of the above, `_Parts`, or a function.
+# What a value depends on: a `frozenset` of the tags above, `_Parts`, or a
+# function.
 _Value = Any
 # Name, type and tags of a tensor.
 _Leaf = tuple[str, tff.Type, frozenset[str]]
 
 
 def _tags(value: _Value) -> frozenset[str]:
-  """All that a value depends on; a function by what is in it already."""
+  """All that a value depends on; for a function, without its argument."""
   if isinstance(value, _Parts):
     return frozenset().union(*(_tags(part) for _, part in value.parts))
   return _tags(value(frozenset())) if callable(value) else value
 
 
 def _computed(value: _Value) -> frozenset[str]:
-  """What all that comes out of TensorFlow depends on."""
+  """What every result of a TensorFlow computation depends on."""
   return _tags(value) - {_OLD_ROUND}
 
 
 def _part(value: _Value, name: str | int | None) -> _Value:
-  """A part of a structure; of one that is not known in parts, the whole."""
+  """A part of a structure; the whole value if its parts are not known."""
   if not isinstance(value, _Parts):
     return value
   if isinstance(name, int):
@@ -131,7 +132,7 @@ def _part(value: _Value, name: str | int | None) -> _Value:
 def _leaves(
   type_spec: tff.Type, value: _Value, name: str | None = None
 ) -> Iterator[_Leaf]:
-  """Every tensor of a value."""
+  """Yields every tensor of a value."""
   if isinstance(type_spec, tff.FederatedType):
     type_spec = type_spec.member
   if not isinstance(type_spec, tff.StructType):
@@ -141,7 +142,7 @@ def _leaves(
 
 
 def _before_the_round(type_spec: tff.Type) -> _Value:
-  """A state as a value: what is in it of a schedule stands for the noise."""
+  """A state as a value; the fields of a schedule in it stand for the noise."""
   if isinstance(type_spec, tff.FederatedType):
     type_spec = type_spec.member
   if not isinstance(type_spec, tff.StructType):
@@ -162,12 +163,13 @@ def _before_the_round(type_spec: tff.Type) -> _Value:
 
 
 class _Round:
-  """A round of a process, by what depends on what.
+  """The dependencies in a round of a process.
 
-  TensorFlow in it is a box: all that comes out depends on all that goes in.
+  A TensorFlow computation is a black box: every output depends on every input.
 
   Attributes:
-    result: What the parts of the round's result depend on, and its type.
+    result: What the parts of the round's result depend on.
+    result_type: The type of the result.
     sent: Type and tags of each tensor that leaves clients.
   """
 
@@ -197,10 +199,10 @@ class _Round:
     return list(_leaves(type_spec, value))
 
   def others(self) -> Iterator[tuple[str, list[_Leaf]]]:
-    """Further parts of a learning process's result, but for the aggregator's.
+    """Other parts of a learning process's result, except the aggregator's.
 
-    Its state and metrics are told by what they are made of. A trusted server
-    may have the counts among them.
+    The aggregator's state and metrics are recognized by their fields. A trusted
+    server may have the counts among them.
     """
     of_kind = dict(_children(self.result_type))
     if 'metrics' not in of_kind:
@@ -215,7 +217,7 @@ class _Round:
           yield f'{name or i} of {kind}', list(_leaves(child, _part(value, i)))
 
   def _value(self, block: Any, scope: Mapping[str, _Value]) -> _Value:
-    """What a building block of TFF's depends on."""
+    """What a TFF building block depends on."""
     kinds = tff.framework
     values: dict[type, Callable[[], _Value]] = {
       kinds.Reference: lambda: scope[block.name],
@@ -239,7 +241,7 @@ class _Round:
       kinds.Intrinsic: lambda: functools.partial(self._intrinsic, block),
       kinds.CompiledComputation: lambda: _computed,
     }
-    # A literal or a placement depends on nothing.
+    # Literals and placements depend on nothing.
     return values.get(type(block), frozenset)()
 
   def _after_locals(self, block: Any, scope: Mapping[str, _Value]) -> _Value:
@@ -265,10 +267,10 @@ class _Round:
     if block.uri in _PASSES_ON:
       return argument
     if block.uri in _ASKS:
-      # What clients ask for, by its place.
+      # The keys that clients select by are sent, too.
       _, keys = next(_children(block.type_signature.parameter))
       self.sent += [leaf[1:] for leaf in _leaves(keys, _part(argument, 0))]
-    # All others take values from clients to the server, or are functions.
+    # All others send values from clients to the server, or are functions.
     self._send(block.type_signature, argument)
     return _tags(argument)
 
@@ -296,7 +298,7 @@ def _names(
   leaves: list[_Leaf],
   condition: Callable[[frozenset[str]], bool],
 ) -> str:
-  """The names of the tensors whose tags are as in the condition."""
+  """The names of the tensors whose tags meet a condition."""
   return ', '.join(
     sorted({name for name, _, tags in leaves if condition(tags)})
   )
@@ -307,19 +309,19 @@ def _is_data(tags: frozenset[str]) -> bool:
 
 
 def _is_bare(tags: frozenset[str]) -> bool:
-  """Whether it is data that no noise can be in."""
+  """Whether these are the tags of data without any noise."""
   return _DATA in tags and _NOISE not in tags
 
 
 def _beside_the_update(found: _Round) -> Iterator[str]:
-  """What of a result comes from clients and not through the aggregator."""
+  """Parts of a result that come from clients, but not by the aggregator."""
   metrics, *states = _OF_CLIENTS
   if names := _names(found.leaves(*metrics), _is_data):
     yield (
       f'training metrics ({names}), unless metrics_aggregator is '
       'federated.withheld_metrics'
     )
-  # With noise it would be a second release, that no schedule counts.
+  # Even with noise it would be a second release, which no schedule counts.
   for state in states:
     if names := _names(found.leaves(*state), _is_data):
       yield (
@@ -332,9 +334,9 @@ def _beside_the_update(found: _Round) -> Iterator[str]:
 
 
 def _adapting(type_spec: tff.Type, value: _Value) -> Iterator[str]:
-  """Names of what clients change inside of noisy queries.
+  """Names of the values that clients change inside noisy queries.
 
-  Their records are within the clip before, and may be anything after.
+  Such values may move records, which were within the clip, to anywhere.
   """
   children = list(_children(type_spec))
   fields = dict(children)
@@ -350,7 +352,7 @@ def _adapting(type_spec: tff.Type, value: _Value) -> Iterator[str]:
 def _unnoised(
   found: _Round, state_type: tff.Type, public_weights: bool
 ) -> Iterator[str]:
-  """What leaves clients as it is, and how to keep it there."""
+  """What leaves clients without noise, and how to prevent it."""
   beside = [
     *_beside_the_update(found),
     *_in_aggregator(state_type, public_weights),
@@ -361,7 +363,7 @@ def _unnoised(
   others = {
     str(type_spec)
     for type_spec, tags in found.sent
-    # A weight is a number, what has a shape is none.
+    # A weight is a scalar; a value with dimensions is not a weight.
     if _is_bare(tags) and not (public_weights and type_spec.shape == ())
   }
   if others:
@@ -369,13 +371,13 @@ def _unnoised(
 
 
 def _in_aggregator(state_type: tff.Type, public_weights: bool) -> Iterator[str]:
-  """What the aggregator sends without noise, as its state tells."""
+  """What the aggregator sends without noise, according to its state."""
   for fields in _states(state_type):
     for norm, count in _ROBUST.items():
       inner = fields.get('inner_agg')
       if norm not in fields or inner is None:
         continue
-      # A count of central noise is the trusted server's.
+      # With central noise, the trusted server may have the count.
       local = any(_is_local(inside) for inside in _states(inner))
       kept = dict(_children(fields[count])).keys() == {withheld.WITHHELD}
       if local and not kept:
@@ -483,7 +485,7 @@ def _check_adaptive(fields: dict[str, tff.Type]) -> None:
 def _check_query(fields: dict[str, tff.Type]) -> None:
   """Refuses a query of queries, some of which may have no noise.
 
-  And one that may adapt its clip, around noise that clients add.
+  It also refuses a query that may adapt its clip around noise that clients add.
   """
   query = fields.get('query_state')
   if query is None:
@@ -497,7 +499,7 @@ def _check_query(fields: dict[str, tff.Type]) -> None:
       )
     return
   own = dict(_children(query))
-  # Of a NormalizedQuery.
+  # A NormalizedQuery has its query's state in this field.
   normalized = dict(_children(own.get('numerator_state', query)))
   if not (_has_schedule(own) or _has_schedule(normalized)):
     raise ValueError(

@@ -1,20 +1,20 @@
-"""The noise schedule as server state: which round, and its variance.
+"""The noise schedule as server state: the round and its variance.
 
-The schedule lives in the state, not in the graph: a checkpoint restores it, the
+The schedule is in the state, not in the graph: a checkpoint restores it, the
 host can refine it between rounds, and one compiled process serves every
 schedule. The variance of a round is a pure function of the round and of the
 initial variance, never an accumulated product.
 
 The state is an `OrderedDict`:
   round: int32, the number of completed rounds.
-  rounds: int32, M; a further round is an error, for its release would not be
-    covered by the schedule's budget.
+  rounds: int32, M; a further round is an error, because the schedule's budget
+    would not cover its release.
   theta: float64, ratio of the variances of successive rounds.
   initial_variance: float64, the variance of round 1.
   variance: float64, the variance of the next round.
 
-A listed schedule has, in the place of `theta` and `initial_variance`,
-  variances: float64 [n], of all rounds; NaN beyond M.
+A listed schedule has, instead of `theta` and `initial_variance`,
+  variances: float64 [n], the variances of all rounds; NaN beyond M.
 """
 
 import collections
@@ -62,7 +62,7 @@ def initial(schedule: privacy.NoiseSchedule) -> State:
 
 
 def round_stddev(state: State) -> tf.Tensor:
-  """Standard deviation of the next round; an error if there is none."""
+  """Standard deviation of the next round; an error if no round is left."""
   has_round = tf.debugging.assert_less(
     state['round'],
     state['rounds'],
@@ -73,10 +73,10 @@ def round_stddev(state: State) -> tf.Tensor:
 
 
 def next_round(state: State) -> collections.OrderedDict:
-  """The state after the next round; further fields are kept as they are."""
+  """The state after the next round; additional fields are kept."""
   completed = state['round'] + 1
   if 'variances' in state:
-    # After the last round it is never used.
+    # After the last round, the variance is never used.
     variances = state['variances']
     at = tf.minimum(completed, tf.shape(variances)[0] - 1)
     variance = tf.gather(variances, at)
@@ -87,19 +87,19 @@ def next_round(state: State) -> collections.OrderedDict:
 
 
 def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
-  """The state with another schedule for the rounds to come.
+  """The state with another schedule for future rounds.
 
   Args:
-    state: Of values, not tensors, as the host has it between rounds.
-    schedule: The new schedule; its exponents count from round 1 too, so that
-      the next round has the variance schedule.variance(round + 1).
+    state: The state at the host between rounds, of values, not tensors.
+    schedule: The new schedule. Its exponents also count from round 1, so the
+      next round has the variance schedule.variance(round + 1).
 
   Returns:
     The new state.
 
   Raises:
-    ValueError: If the schedule ends before the rounds completed, is of another
-      kind, or is longer than the list in the state.
+    ValueError: If the schedule is shorter than the completed rounds, is of
+      another kind, or is longer than the list in the state.
   """
   completed = int(state['round'])
   if schedule.rounds < completed:
@@ -110,7 +110,7 @@ def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
   left = schedule.rounds > completed
   common = {
     'rounds': schedule.rounds,
-    # Without a further round it is never used.
+    # Without a further round, the variance is never used.
     'variance': schedule.variance(completed + 1) if left else math.nan,
   }
   if isinstance(schedule, privacy.GeometricSchedule) and 'theta' in state:
@@ -132,10 +132,10 @@ def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
 
 
 def of(state: ProcessState) -> State | None:
-  """The schedule's state within that of a process of ours; None without noise.
+  """The schedule's state in the state of a process; None without noise.
 
   Args:
-    state: Of `build_learning_process`, at the host.
+    state: State of a process of `build_learning_process`, at the host.
 
   Returns:
     The part that `refined` takes; None if there is none.
@@ -146,12 +146,12 @@ def of(state: ProcessState) -> State | None:
     return state.aggregator if 'variance' in state.aggregator else None
   query_state = getattr(state.aggregator, 'query_state', None)
   numerator_state = getattr(query_state, 'numerator_state', None)
-  # Queries of others have states of their own.
+  # Queries of other libraries have different states.
   return numerator_state if isinstance(numerator_state, Mapping) else None
 
 
 def put(state: ProcessState, schedule_state: State) -> ProcessState:
-  """The process's state with another schedule's state in the place of `of`."""
+  """The process's state with another schedule's state in place of `of`."""
   if isinstance(state.client_work, Mapping):
     return state._replace(client_work=schedule_state)
   if isinstance(state.aggregator, Mapping):

@@ -1,9 +1,9 @@
-"""Simulates secure sums in the clear, where there is no protocol for them.
+"""Simulates secure sums in the clear, if there is no protocol for them.
 
-TFF's secure aggregation (such as `tff.aggregators.SecureSumFactory`) is
-executed by the platform that runs a computation. TFF's worker has no protocol
-for it and refuses. Here secure sums are replaced by plain sums of the same
-quantized integers, as in TFF's own test backend.
+The platform that runs a computation executes TFF's secure aggregation (such as
+`tff.aggregators.SecureSumFactory`). TFF's worker has no protocol for it and
+refuses. This module replaces secure sums by plain sums of the same quantized
+integers, as in TFF's own test backend.
 """
 
 from typing import TypeVar
@@ -18,19 +18,19 @@ _Process = TypeVar(
 
 
 def simulated(process: _Process) -> _Process:
-  """The process with plain sums in the place of secure ones.
+  """Returns the process with plain sums instead of secure ones.
 
-  It computes the same numbers and keeps nothing from the server: for tests and
-  simulations.
+  It computes the same numbers but hides nothing from the server. Use it only
+  for tests and simulations.
 
   Args:
     process: A process that sums securely.
 
   Returns:
-    One of the same types that any runtime executes.
+    A process of the same types, which any runtime can execute.
   """
   plain = tff.backends.test.replace_secure_intrinsics_with_bodies(process.next)
-  # The replacement forgets the containers of Python.
+  # The replacement loses the Python containers.
   next_fn = tff.framework.ConcreteComputation.with_type(
     plain, process.next.type_signature
   )

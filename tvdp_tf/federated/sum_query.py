@@ -1,9 +1,9 @@
 """A DPQuery whose Gaussian noise is a geometric series over the rounds.
 
-For `tff.aggregators.DifferentiallyPrivateFactory`, and whatever else takes a
-`tensorflow_privacy.SumAggregationDPQuery`. The query's global state carries the
-round and the variance (`schedule_state`), in units of the clip: its standard
-deviations are noise multipliers.
+Use it with `tff.aggregators.DifferentiallyPrivateFactory`, or anything else
+that takes a `tensorflow_privacy.SumAggregationDPQuery`. The query's global
+state holds the round and the variance (`schedule_state`), in units of the clip:
+its standard deviations are noise multipliers.
 """
 
 import collections
@@ -22,11 +22,11 @@ from tvdp_tf.privacy import sensitivity
 class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
   """Clips records to an L2 norm, sums them, and adds the round's noise.
 
-  A record is summed in float64, where the sum of thousands of users is not
-  rounded by more than `privacy.update_rule` allows for; or, with discrete
-  noise, in integers: multiples of 2^-31 standard deviations of the noise, cut
-  off towards zero, so that no record gets longer. Whoever aggregates the
-  records must keep their type.
+  Records are summed in float64, where the sum of thousands of users is not
+  rounded by more than `privacy.update_rule` allows for. With discrete noise,
+  they are summed in integers: multiples of 2^-31 standard deviations of the
+  noise, truncated toward zero, so that no record gets longer. The aggregation
+  of the records must keep their dtype.
 
   Each call of `get_noised_result` is a round: it returns that round's
   `dp_accounting.GaussianDpEvent`, whose noise multiplier is
@@ -52,14 +52,14 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       l2_norm_clip: The norm that a record is clipped to, > 0.
       schedule: Standard deviation of the noise on the sum in every round, in
         units of `l2_norm_clip`: the noise multipliers z_m.
-      seed: Makes the noise a function of seed and round, for simulations; it
-        protects nothing from whoever knows it. None for fresh noise.
+      seed: Makes the noise a function of seed and round, for simulations. It
+        protects nothing from anyone who knows the seed. None for fresh noise.
       noise_distribution: 'gaussian' or 'discrete_gaussian'.
-      dtype: Of the noisy sum.
+      dtype: Dtype of the noisy sum.
 
     Raises:
       ValueError: If a number is out of its range.
-      TypeError: If the schedule is none.
+      TypeError: If the schedule is not a `NoiseSchedule`.
     """
     schedule_state.check_type(schedule)
     self._l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
@@ -84,10 +84,10 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     return tf.int64 if discrete else tf.float64
 
   def initial_sample_state(self, template: Any) -> Any:
-    """Zeros, of the type of the preprocessed records.
+    """Returns zeros of the dtype of the preprocessed records.
 
     Raises:
-      TypeError: If a record has other leaves than float32 or float64.
+      TypeError: If a record has leaves other than float32 or float64.
     """
     _check_dtypes(template)
     return tf.nest.map_structure(
@@ -96,7 +96,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
 
   def derive_sample_params(self, global_state: Any) -> Any:
     """The clip, the same in every round, and the noise's standard deviation."""
-    # Once there is no round left, nobody's record is looked at any more.
+    # If no round is left, no record is used any more.
     noise_multiplier = tf.sqrt(tf.cast(global_state['variance'], tf.float64))
     clip = tf.constant(self._l2_norm_clip, tf.float64)
     return collections.OrderedDict(
@@ -104,10 +104,10 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
     )
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Clips a record to its norm; one that is not finite is zero.
+    """Clips a record; a record that is not finite becomes zero.
 
     Raises:
-      TypeError: If it has other leaves than float32 or float64.
+      TypeError: If it has leaves other than float32 or float64.
     """
     record = tf.nest.map_structure(tf.convert_to_tensor, record)
     _check_dtypes(record)
@@ -168,7 +168,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
 
 
 def _check_dtypes(record: Any) -> None:
-  """Raises unless records are float32 or float64, as those of all aggregators.
+  """Checks that records are float32 or float64, as for all aggregators.
 
   A cast to float64 would drop the imaginary part of a complex number.
   """

@@ -1,4 +1,4 @@
-"""Sums of uploads that can be used, in plain TensorFlow (`checked_mean`)."""
+"""Sums of usable uploads, in plain TensorFlow (`checked_mean`)."""
 
 import collections
 from typing import Any
@@ -12,7 +12,7 @@ def of_nobody(zero: Any) -> collections.OrderedDict:
   """The sums before the first upload.
 
   Args:
-    zero: A structure of zeros, of the shapes and dtypes of an upload.
+    zero: A structure of zeros with the shapes and dtypes of an upload.
   """
   return collections.OrderedDict(
     total=zero,
@@ -25,11 +25,11 @@ def of_nobody(zero: Any) -> collections.OrderedDict:
 def accumulated(
   sums: Any, value: Any, weight: tf.Tensor, max_l2_norm: float | None
 ) -> collections.OrderedDict:
-  """The sums with one more upload, if it can be used."""
+  """The sums with one more upload, if it is usable."""
   flat = tf.nest.flatten(value)
   weight = tf.cast(weight, tf.float64)
   norm = bounded_value.l2_norm(flat)
-  # A NaN is not less than anything.
+  # These comparisons are all false for a NaN.
   usable = tf.logical_and(
     norm < float('inf') if max_l2_norm is None else norm <= max_l2_norm,
     tf.logical_and(weight > 0, weight < float('inf')),
@@ -57,7 +57,7 @@ def mean(sums: Any) -> Any:
 
 
 def excluded_clients(measurements: Any) -> int | None:
-  """How many clients a round has left out, wherever its metrics say so.
+  """Number of clients that a round has left out, from anywhere in its metrics.
 
   Args:
     measurements: `LearningProcessOutput.metrics`, or a part of it.

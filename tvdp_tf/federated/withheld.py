@@ -12,15 +12,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# In the state of what is withheld, by which `check_nesting` knows it.
+# Field of the state by which `check_nesting` recognizes a withheld value.
 WITHHELD = 'withheld'
 
 
 class WithheldCountFactory(tff.aggregators.UnweightedAggregationFactory):
   """An integer that no client sends; the server reads -1.
 
-  For `clipped_count_sum_factory` and `zeroed_count_sum_factory`. Its state
-  holds nothing.
+  Use it as `clipped_count_sum_factory` and `zeroed_count_sum_factory`. It has
+  no state.
   """
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -30,7 +30,7 @@ class WithheldCountFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: A scalar integer.
 
     Raises:
-      TypeError: If it is another type.
+      TypeError: If it is of another type.
     """
     if not tff.types.is_structure_of_integers(value_type) or not isinstance(
       value_type, tff.TensorType

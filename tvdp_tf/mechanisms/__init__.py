@@ -1,7 +1,7 @@
-"""What makes a run private: a room for every mechanism.
+"""The privacy mechanisms, and the registry of their names.
 
-`contract` says what a mechanism is. One of your own is a subclass of
-`contract.Mechanism`, given to `TrainingSettings` in place of a name.
+`contract` says what a mechanism is. A custom mechanism is a subclass of
+`contract.Mechanism`; pass it to `TrainingSettings` instead of a name.
 """
 
 import contextlib
@@ -70,9 +70,9 @@ _ALL: tuple[type[Mechanism], ...] = (
   Noiseless,
 )
 MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
-# The names of classes of modules that lack methods, and which.
+# Name of each unfinished class of a registered module -> methods it lacks.
 _UNFINISHED: dict[str, list[str]] = {}
-# What a class may name.
+# The words that attributes of a class may hold.
 _ALLOWED = {
   'participations': tuple(participation.PARTICIPATIONS),
   'adjacencies': sensitivity.ADJACENCIES,
@@ -82,14 +82,14 @@ _ALLOWED = {
 
 
 def register(mechanism: type[Mechanism]) -> str:
-  """Makes a mechanism known by its name; returns the name.
+  """Registers a mechanism by its name, and returns the name.
 
-  A class that is defined again, as by a cell of a notebook that is run again,
-  takes the place of the former one.
+  A class that is defined again, for example by running a notebook cell again,
+  replaces the earlier one.
 
   Raises:
-    ValueError: If it is no mechanism, has something that cannot be used, or
-      another mechanism has the name.
+    ValueError: If it is not a mechanism, has something that cannot be used, or
+      another mechanism has its name.
   """
   name = getattr(mechanism, 'name', None)
   if not (
@@ -120,7 +120,7 @@ def register(mechanism: type[Mechanism]) -> str:
 
 
 def _check_words(mechanism: type[Mechanism]) -> None:
-  """Checks the words of a class."""
+  """Checks the words that attributes of a class hold."""
   _validate.one_of('unit of mechanism', mechanism.unit, sensitivity.UNITS)
   for name, allowed in _ALLOWED.items():
     words = getattr(mechanism, name)
@@ -133,10 +133,10 @@ def _check_words(mechanism: type[Mechanism]) -> None:
 
 
 def check_name(name: Any) -> None:
-  """Checks that a mechanism has a name.
+  """Checks that there is a mechanism with that name.
 
   Raises:
-    ValueError: If none has.
+    ValueError: If there is none, or it lacks methods.
   """
   if missing := _UNFINISHED.get(name) if isinstance(name, str) else None:
     raise ValueError(
@@ -146,21 +146,21 @@ def check_name(name: Any) -> None:
 
 
 def _place(kind: type) -> tuple[str, str]:
-  """Where a class is defined."""
+  """The module and qualified name of a class."""
   return kind.__module__, kind.__qualname__
 
 
 def register_module(module: types.ModuleType) -> None:
-  """Makes the mechanisms known that a module defines.
+  """Registers the mechanisms that a module defines.
 
-  A class without a name of its own, or with abstract methods, is a base class
-  of others.
+  A class without its own name, or with abstract methods, is taken as a base
+  class of others.
 
   Args:
-    module: Any.
+    module: Any module.
 
   Raises:
-    ValueError: As of `register`.
+    ValueError: As `register`.
   """
   for kind in vars(module).values():
     if (
@@ -177,13 +177,14 @@ def register_module(module: types.ModuleType) -> None:
 
 @contextlib.contextmanager
 def named_after_a_setting(settings: Any) -> Iterator[None]:
-  """Makes an error about the noise one about the setting that made it so.
+  """Turns an error about the noise into one about the setting that caused it.
 
   Args:
     settings: A dataclass with `epsilon`, `theta` and `rounds`.
 
   Raises:
-    ValueError: For any ValueError; its first word is the name of a setting.
+    ValueError: Instead of any ValueError. Its first word is the name of a
+      setting.
   """
   try:
     with np.errstate(over='ignore'):
@@ -204,11 +205,11 @@ def build(settings: Any, fed: Population) -> Mechanism:
 
   Args:
     settings: A `TrainingSettings`.
-    fed: Who takes part.
+    fed: The users who take part.
 
   Raises:
-    ValueError: If no noise meets the target, or a mechanism of one's own has
-      parts that cannot be used.
+    ValueError: If no noise meets the target, or a custom mechanism has parts
+      that cannot be used.
   """
   plan = MECHANISMS[settings.mechanism](settings, fed)
   if type(plan) not in _ALL:
@@ -217,7 +218,7 @@ def build(settings: Any, fed: Population) -> Mechanism:
 
 
 def _is_of_fields(graph: object) -> bool:
-  """Whether the fields of what enters a graph tell it from any other."""
+  """Whether the fields of a `GraphMechanism` distinguish it from any other."""
   params = getattr(type(graph), '__dataclass_params__', None)
   return (
     isinstance(graph, GraphMechanism)
@@ -228,10 +229,10 @@ def _is_of_fields(graph: object) -> bool:
 
 
 def _check_own(plan: Mechanism) -> None:
-  """Checks what a mechanism of one's own is made of.
+  """Checks the parts of a custom mechanism.
 
   Raises:
-    ValueError: If something cannot be used.
+    ValueError: If a part cannot be used.
   """
   graph = getattr(plan, 'mechanism', plan)
   if graph is not None and not _is_of_fields(graph):
@@ -254,7 +255,7 @@ def _check_own(plan: Mechanism) -> None:
     )
   try:
     stated: object = plan.statement()
-  except Exception:  # Of no releases it may have nothing to state.
+  except Exception:  # Without releases it may have nothing to state.
     pass
   else:
     if not isinstance(stated, privacy.PrivacyStatement):

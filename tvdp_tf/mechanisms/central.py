@@ -21,12 +21,12 @@ class CentralMechanism(contract.GraphMechanism):
   """Gaussian noise on the sum of the clients' clipped updates (DP-FedAvg).
 
   Attributes:
-    schedule: The noise multipliers of every round: noise standard deviation
-      over `l2_norm_clip`.
+    schedule: The noise multiplier of every round: noise standard deviation over
+      `l2_norm_clip`.
     l2_norm_clip: C_u, the norm that the update of a client is clipped to.
     denominator: The fixed, public number that the noisy sum is divided by: the
       expected size of a cohort.
-    seed: Makes the noise reproducible; None for noise nobody can predict.
+    seed: Makes the noise reproducible; None for noise that nobody can predict.
     noise: One of `noise_distance.NOISES`.
   """
 
@@ -43,7 +43,7 @@ class CentralMechanism(contract.GraphMechanism):
     _validate.positive('denominator', self.denominator)
 
   def sensitivity(self) -> sensitivity.SensitivityRule:
-    """C_u: adding or removing a user moves the sum by no more."""
+    """The rule C_u: adding or removing a user moves the sum by no more."""
     return sensitivity.update_rule(
       self.l2_norm_clip, sensitivity.ADD_OR_REMOVE_ONE
     )
@@ -85,10 +85,11 @@ class CentralMechanism(contract.GraphMechanism):
 
 
 class Central(contract.Mechanism):
-  """Clipped updates, one noise on their sum.
+  """Clips the updates, and adds a single noise to their sum.
 
-  With Poisson participation the secret of who was drawn amplifies; with any
-  other the user that is planned most counts, as if all knew the cohorts.
+  With Poisson participation, the secret of who was drawn amplifies privacy.
+  Otherwise the user with the most planned rounds counts, as if everyone knew
+  the cohorts.
   """
 
   name = 'central'
@@ -102,14 +103,14 @@ class Central(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """Renyi's alone for secret samples: the ledger composes them by it."""
+    """Only 'rdp' for secret samples, because the ledger composes them by it."""
     if participation_name == _POISSON:
       return ('rdp',)
     return super().calibrations(participation_name)
 
   @classmethod
   def refinements(cls, participation_name: str) -> tuple[str, ...]:
-    """None with secret samples, whose noise is set in advance."""
+    """No refinement with secret samples, whose noise is set in advance."""
     return ('none',) if participation_name == _POISSON else ('none', 'budget')
 
   @classmethod
@@ -124,7 +125,7 @@ class Central(contract.Mechanism):
     self._amplified = settings.participation == _POISSON
     # The accounting of secret samples needs the schedule in advance.
     self.replans = not self._amplified
-    # The noise multipliers of the query's own events.
+    # Noise multipliers of the query's own events.
     self._events: list[float] = []
     self.mechanism = CentralMechanism(
       self._schedule(),
@@ -167,19 +168,19 @@ class Central(contract.Mechanism):
   def round(
     self, number: int, clients: np.ndarray, schedule_stddev: float
   ) -> contract.Round:
-    """The noise is that on the mean."""
+    """The releases of a round; `noise_stddev` is of the noise on the mean."""
     scale = self.mechanism.l2_norm_clip / self.mechanism.denominator
     return contract.Round(
       number,
       clients,
-      # An empty cohort is a release of noise like any other.
+      # An empty cohort also releases noise.
       np.full(max(1, len(clients)), schedule_stddev),
       schedule_stddev * scale,
       np.ones(len(clients)),
     )
 
   def entry(self, releases: contract.Round) -> dict[str, Any]:
-    """Who was drawn in secret is not written down."""
+    """A round's releases, without the clients if they are secret."""
     entry = super().entry(releases)
     if self._amplified:
       entry['clients'] = []
@@ -187,11 +188,11 @@ class Central(contract.Mechanism):
     return entry
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """The noise is on the mean itself."""
+    """The round's standard deviation: the noise is on the mean itself."""
     return releases.noise_stddev
 
   def observe(self, state: Any) -> None:
-    """Keeps the round's DpEvent, as the query has left it in the state."""
+    """Keeps the round's DpEvent, which the query has left in the state."""
     import dp_accounting  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
 
@@ -229,7 +230,7 @@ class Central(contract.Mechanism):
     try:
       return self._composed_at(orders)
     except ValueError:
-      # Its series for an order that is no integer may not converge.
+      # dp_accounting's series for a fractional order may not converge.
       return self._composed_at(
         [order for order in orders if order.is_integer()]
       )
@@ -252,7 +253,7 @@ class Central(contract.Mechanism):
     return math.nextafter(epsilon, math.inf)
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
-    """Spreads what the user with least left has over its rounds to come."""
+    """Spreads what the worst user has left over its future rounds."""
     return self._for_worst_user(new_rounds, completed)
 
   def statement(self) -> privacy.PrivacyStatement:

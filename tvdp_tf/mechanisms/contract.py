@@ -58,9 +58,9 @@ class Mechanism(abc.ABC):
     sums_securely: Whether its process has secure sums, which are simulated
       here.
     unit: What is protected, 'example' or 'user'.
-    adjacencies: Its neighbouring relations from `sensitivity.ADJACENCIES`, the
+    adjacencies: Its neighboring relations from `sensitivity.ADJACENCIES`, the
       default first.
-    adjacency: The neighbouring relation of the run.
+    adjacency: The neighboring relation of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
     mechanism: The calibrated `GraphMechanism`.
@@ -153,7 +153,7 @@ class Mechanism(abc.ABC):
       for field in dataclasses.fields(self.mechanism)
       if field.name not in self.mechanism.IN_STATE
     }
-    # The kind of a schedule is in the graph: its state has other fields.
+    # Each kind of schedule has its own fields in the state, and its own graph.
     schedule = self.schedule
     kind: Hashable = type(schedule).__name__
     if isinstance(schedule, privacy.ListedSchedule):
@@ -260,8 +260,8 @@ class Mechanism(abc.ABC):
 
     Args:
       settings_digest: The digest of the run's configuration.
-      run_id: As of `LedgerRun`.
-      selection: As of `LedgerRun`.
+      run_id: As for `LedgerRun`.
+      selection: As for `LedgerRun`.
     """
     formula, proven = self.sensitivity_on_record
     if not self._is_ours():
@@ -436,9 +436,9 @@ class Mechanism(abc.ABC):
   def _schedule_of(
     self, initial: np.ndarray, rounds: int
   ) -> privacy.NoiseSchedule:
-    """The schedule of the user with the most noise, of those z_{k,1}."""
+    """The schedule of the user with the most noise, given all z_{k,1}."""
     finite = initial[np.isfinite(initial)]
-    # If nobody can take part, nobody will.
+    # If nobody can take part, the noise does not matter.
     largest = float(finite.max()) if len(finite) else 1.0
     return self.settings.noise_shape.schedule(rounds, largest)
 
@@ -544,8 +544,8 @@ class Mechanism(abc.ABC):
   def _follows_plan(self) -> bool:
     """Whether the noise of secret samples is that of the first rounds planned.
 
-    On record an interrupted round that is released again has the number of
-    another: the noise alone tells.
+    In the ledger, an interrupted round that is released again gets a number of
+    its own, so only the noise shows it.
     """
     if self.header.sampling != 'poisson':
       return True
@@ -568,11 +568,11 @@ class Mechanism(abc.ABC):
     return len(taken) == 1 and len({*self.planned_multipliers}) == 1
 
   def _proven(self, by_accountant: Mapping[str, float]) -> Mapping[str, float]:
-    """What is proven of epsilons that were read at the end of the run.
+    """What is proven, given epsilons that were computed at the end of the run.
 
-    The sum of what was spent is known when the run stops; but if the data have
-    decided when, only that it stays within the target is proven (a privacy
-    filter; Rogers et al., 2016), not that it is as small as it is.
+    The sum of what was spent is known when the run stops. But if the data have
+    decided when it stops, it is only proven that the sum stays within the
+    target (a privacy filter; Rogers et al., 2016), not that it is that small.
     """
     if self.as_planned or not self.header.enforced:
       return by_accountant

@@ -39,16 +39,16 @@ class DistributedMechanism(contract.GraphMechanism):
   """Shares of discrete Gaussian noise on a secure sum.
 
   Attributes:
-    schedule: The noise multipliers of the sum in every round, by the shares of
+    schedule: The noise multiplier of the sum in every round, from the shares of
       `honest_clients` alone.
     l2_norm_clip: C_g of an example's gradient, or C_u of a user's update.
     unit: 'example' or 'user'.
     adjacency: 'replace-one' or 'zero-out'.
-    honest_clients: H, as of `DistributedGaussianFactory`.
-    clients: K, of a round.
-    modulus: Of the secure sum.
+    honest_clients: H, as for `DistributedGaussianFactory`.
+    clients: K, the number of clients in a round.
+    modulus: Modulus of the secure sum.
     noise: `noise_distance.DISCRETE`.
-    example_views: A key of `views.VIEWS`: averaged before the clip.
+    example_views: A key of `views.VIEWS`, the views averaged before clipping.
   """
 
   schedule: privacy.NoiseSchedule
@@ -75,7 +75,7 @@ class DistributedMechanism(contract.GraphMechanism):
     return _rule(self.unit, self.l2_norm_clip, self.adjacency)
 
   def parts(self, build: Any) -> Any:
-    """Secure sums are left to the platform (`federated.distributed_noise`)."""
+    """Leaves secure sums to the platform (`federated.distributed_noise`)."""
     from tvdp_tf.federated import (  # noqa: PLC0415
       client_work,
       distributed_noise,
@@ -124,10 +124,10 @@ class DistributedMechanism(contract.GraphMechanism):
 
 
 class _Distributed(contract.Mechanism):
-  """What the two have in common.
+  """The common part of the two mechanisms.
 
-  All clients of a round hide in one noise, as with `central`; the user that is
-  planned most sets it.
+  A single noise protects all clients of a round, as with `central`; the user
+  with the most planned rounds determines it.
   """
 
   graph = DistributedMechanism
@@ -161,7 +161,7 @@ class _Distributed(contract.Mechanism):
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Checks that there are shares left that hide the sum."""
+    """Checks that some shares remain to hide the sum."""
     for name in ('dropouts', 'colluders'):
       _validate.integer(name, getattr(settings, name), 0)
     left = settings.users_per_round - settings.dropouts - settings.colluders
@@ -175,16 +175,16 @@ class _Distributed(contract.Mechanism):
   @property
   @abc.abstractmethod
   def _clip(self) -> float:
-    """C_g or C_u."""
+    """The clip, C_g or C_u."""
 
   @property
   @abc.abstractmethod
   def _longest_value(self) -> float:
-    """The longest vector of a client, before its noise."""
+    """The largest norm of a client's vector, before its noise."""
 
   @property
   def _honest(self) -> int:
-    """H: the clients whose shares must be enough."""
+    """H, the number of clients whose shares must be enough."""
     return self.settings.users_per_round - self._missing
 
   @property
@@ -198,7 +198,7 @@ class _Distributed(contract.Mechanism):
     )
 
   def _modulus(self, schedule: privacy.NoiseSchedule) -> int:
-    """A power of two that no sum wraps around."""
+    """A power of two that is large enough for any sum not to wrap around."""
     clients = self.settings.users_per_round
     longest = clients * self._longest_value
     steps = longest / self._share_stddev(schedule.stddevs()).min()
@@ -215,7 +215,7 @@ class _Distributed(contract.Mechanism):
     """Checks that rounding to the grid takes up little of the sensitivity."""
     shares = self._share_stddev(schedule.stddevs())
     grids = shares / noise_distance.GRID_STDDEV
-    # Half a step each of two neighbours, and what binary64 has not.
+    # Half a step for each of two neighbors, and the rounding of binary64.
     rounding = 1 + 2.0**-51 * self._longest_value / grids
     share = math.sqrt(self.fed.num_parameters) * rounding * grids
     if (share > _GRID_ROUNDING * self._sensitivity).any():
@@ -239,7 +239,7 @@ class _Distributed(contract.Mechanism):
     )
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
-    """Spreads what the user with least left has over its rounds to come."""
+    """Spreads what the worst user has left over its future rounds."""
     schedule = self._schedule_of(
       self._initial_multipliers(new_rounds, completed), new_rounds
     )
@@ -264,7 +264,7 @@ class _Distributed(contract.Mechanism):
     """What the sum of these clients is divided by."""
 
   def statement(self) -> privacy.PrivacyStatement:
-    """It says that the sums were simulated."""
+    """The statement, which says that the sums were simulated."""
     settings, mechanism = self.settings, self.mechanism
     bits = mechanism.modulus.bit_length() - 1
     return self.sound_statement(
@@ -293,7 +293,7 @@ class _Distributed(contract.Mechanism):
 
 
 class Distributed(_Distributed):
-  """Noise on the sum of all clients' clipped gradients, one step a round."""
+  """Noise on the sum of all clients' clipped gradients, one step per round."""
 
   name = 'distributed'
   summary = (
@@ -306,7 +306,7 @@ class Distributed(_Distributed):
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Checks that a round is one step, and that shares are left."""
+    """Checks that a round is one step, and that some shares remain."""
     super().check(settings)
     if settings.local_steps != 1:
       raise ValueError(
@@ -326,7 +326,7 @@ class Distributed(_Distributed):
     return float(max(1, self.fed.examples_per_user[clients].sum()))
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """The step is one of the mean gradient."""
+    """The standard deviation for a step along the noisy mean gradient."""
     return self.settings.learning_rate * releases.noise_stddev
 
   def _public(self):
@@ -349,7 +349,7 @@ class DistributedUsers(_Distributed):
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Checks the clip of an update, and that shares are left."""
+    """Checks the clip of an update, and that some shares remain."""
     super().check(settings)
     sensitivity.check_clip('l2_norm_clip', settings.l2_norm_clip)
 
@@ -366,7 +366,7 @@ class DistributedUsers(_Distributed):
     return float(self.mechanism.clients)
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """The noise is on the mean itself."""
+    """The round's standard deviation: the noise is on the mean itself."""
     return releases.noise_stddev
 
   def _public(self):

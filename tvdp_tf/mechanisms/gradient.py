@@ -15,7 +15,7 @@ from tvdp_tf.privacy import noise_distance, sensitivity
 
 _ADJACENCIES = (sensitivity.REPLACE_ONE, sensitivity.ZERO_OUT)
 
-# Asked for every client in every round, of every plan that is compared.
+# Cached: needed for every client in every round of every compared plan.
 _rule = functools.lru_cache(maxsize=4096, typed=True)(sensitivity.gradient_rule)
 
 
@@ -24,15 +24,16 @@ class GradientMechanism(contract.GraphMechanism):
   """Gaussian noise on the mean of clipped per-example gradients.
 
   Every local step is a release. The noise of a client in round m has the
-  standard deviation z_m * sensitivity(n).value, with n its number of examples.
+  standard deviation z_m * sensitivity(n).value, where n is its number of
+  examples.
 
   Attributes:
-    schedule: The noise multipliers of every round: z_m in place of standard
-      deviations. A client may have z_1 of its own and the same shape.
+    schedule: The noise multiplier of every round, z_m, in place of standard
+      deviations. A client may have its own z_1, with the same shape.
     example_l2_norm_clip: C_g.
-    adjacency: Of examples: 'replace-one' or 'zero-out'.
+    adjacency: The adjacency of examples: 'replace-one' or 'zero-out'.
     noise: One of `noise_distance.NOISES`.
-    example_views: A key of `views.VIEWS`: averaged before the clip.
+    example_views: A key of `views.VIEWS`, the views averaged before clipping.
   """
 
   CLIENT_RELEASES = interfaces.GRADIENTS
@@ -51,7 +52,7 @@ class GradientMechanism(contract.GraphMechanism):
     _validate.one_of('adjacency', self.adjacency, _ADJACENCIES)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
-    """2 C_g / n, for a client of so many examples; a fixed, public number."""
+    """The rule 2 C_g / n for a client with n examples, fixed and public."""
     return _rule(self.example_l2_norm_clip, examples, self.adjacency)
 
   def client_stddev(self, round_number: int, examples: int) -> float:
@@ -65,11 +66,11 @@ class GradientMechanism(contract.GraphMechanism):
   def noise_scale(
     self, examples: int, initial_noise_multiplier: float
   ) -> float:
-    """A client's noise standard deviation over the schedule's z_m.
+    """A client's noise standard deviation divided by the schedule's z_m.
 
     Args:
-      examples: n, of the client.
-      initial_noise_multiplier: z_1, of the client.
+      examples: n, the client's number of examples.
+      initial_noise_multiplier: z_1 of the client.
     """
     relative = initial_noise_multiplier / self.schedule.initial_stddev
     return self.sensitivity(examples).value * relative
@@ -131,7 +132,7 @@ class Gradient(contract.Mechanism):
 
   @classmethod
   def releases_in_a_round(cls, settings: Any) -> int:
-    """One in every local step."""
+    """One release in every local step."""
     return settings.local_steps
 
   @classmethod
@@ -147,13 +148,13 @@ class Gradient(contract.Mechanism):
     self._adopt(self._initial_multipliers(settings.rounds), settings.rounds)
 
   def _adopt(self, initial: np.ndarray, rounds: int) -> None:
-    """Takes z_{k,1} of every client for `rounds` rounds.
+    """Sets z_{k,1} of every client for `rounds` rounds.
 
-    The schedule is that of the client with the most noise; the others' are
-    parallel.
+    The schedule is that of the client with the most noise. The noise of the
+    other clients is proportional to it.
 
     Raises:
-      ValueError: If it is too much for discrete noise.
+      ValueError: If the noise multiplier is too large for discrete noise.
     """
     schedule = self._schedule_of(initial, rounds)
     self._check_grid(schedule)
@@ -209,7 +210,7 @@ class Gradient(contract.Mechanism):
     )
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """To first order in the learning rate.
+    """Noise of the mean, to first order in the learning rate.
 
     A client's steps add eta times the noise of its gradients, tau times.
     """
@@ -225,7 +226,7 @@ class Gradient(contract.Mechanism):
     return steps * float(np.linalg.norm(self._weights(clients) * stddevs))
 
   def snapshot(self) -> Mapping[str, np.ndarray]:
-    """What each client's noise starts from."""
+    """The initial noise multiplier of each client."""
     return {'initial': self._initial}
 
   def restore(self, snapshot: Mapping[str, np.ndarray], rounds: int) -> None:
@@ -247,7 +248,7 @@ class Gradient(contract.Mechanism):
 
   def statement(self) -> privacy.PrivacyStatement:
     views = self.delivered_views(contract.SERVER_WORST, contract.SERVER_MEDIAN)
-    # Post-processing of what the server sees.
+    # An outsider sees post-processing of what the server sees.
     views[contract.OUTSIDER_WORST] = views[contract.SERVER_WORST]
     return self.sound_statement(
       views,

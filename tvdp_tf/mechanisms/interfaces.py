@@ -10,7 +10,7 @@ from tvdp_tf import privacy
 from tvdp_tf.learning import participation
 from tvdp_tf.privacy import sensitivity
 
-# What a client releases under noise of its own.
+# What a client releases with its own noise.
 MODEL = 'model'
 GRADIENTS = 'gradients'
 
@@ -19,7 +19,7 @@ def check_schedule(schedule: privacy.NoiseSchedule) -> None:
   """Checks the type of a schedule.
 
   Raises:
-    ValueError: If it is none.
+    ValueError: If it is not a schedule.
   """
   if not isinstance(schedule, privacy.NoiseSchedule):
     raise ValueError(
@@ -54,10 +54,10 @@ class GraphMechanism:
 
   Attributes:
     IN_STATE: Names of the fields that are in the state.
-    CLIENT_RELEASES: What a client releases with Gaussian noise of its own, so
-      that it can be simulated alone: `MODEL`, its projected parameters at the
-      end of a round; `GRADIENTS`, the mean of clipped gradients in every local
-      step. Empty if neither applies.
+    CLIENT_RELEASES: What a client releases with its own Gaussian noise, so that
+      it can be simulated alone: `MODEL`, its projected parameters at the end of
+      a round; `GRADIENTS`, the mean of clipped gradients in every local step.
+      Empty if neither applies.
   """
 
   IN_STATE: ClassVar[tuple[str, ...]] = ('schedule',)
@@ -81,8 +81,8 @@ class GraphMechanism:
       build: A `training.plain_process.PlainBuild`.
 
     Returns:
-      A function (weights, `client_data.element`, the state's noise) -> the
-      local model, in which everything that depends on examples has noise.
+      A function (weights, `client_data.element`, the state's noise) -> local
+      model. Everything in the model that depends on examples has noise.
     """
     raise NotImplementedError
 
@@ -90,8 +90,8 @@ class GraphMechanism:
     """Standard deviation of each value of the noise that a client adds.
 
     Args:
-      round_number: From 1.
-      examples: n, of the client.
+      round_number: Number of the round, from 1.
+      examples: n, the client's number of examples.
     """
     raise NotImplementedError
 
@@ -101,14 +101,14 @@ class GraphMechanism:
     """A client's noise in every round, relative to its sensitivity.
 
     Args:
-      examples: n, of the client.
+      examples: n, the client's number of examples.
 
     Returns:
-      By each rule of sensitivity, that of the calibration first: the rule and
+      For each sensitivity rule, the one of the calibration first: the rule and
       the noise multipliers, float64 [rounds].
 
     Raises:
-      ValueError: If one is not representable.
+      ValueError: If a noise multiplier is not representable.
     """
     raise NotImplementedError
 
@@ -118,11 +118,11 @@ class Round:
   """The releases of one round; recorded before they happen.
 
   Attributes:
-    number: From 1.
-    clients: int64 [k], who takes part.
-    noise_multipliers: float64 [k], of each client's releases.
-    noise_stddev: The smallest standard deviation of noise that is added.
-    noise_scales: float64 [k], as of `client_data.client_sequence`.
+    number: Number of the round, from 1.
+    clients: Numbers of the clients that take part, int64 [k].
+    noise_multipliers: Noise multiplier of each client's releases, float64 [k].
+    noise_stddev: The smallest standard deviation of the added noise.
+    noise_scales: As for `client_data.client_sequence`, float64 [k].
   """
 
   number: int

@@ -1,4 +1,4 @@
-"""`--mechanism=laplace`: the paper's baseline, its calibration spelled out.
+"""`--mechanism=laplace`: the paper's baseline, with an explicit calibration.
 
 The paper does not say how it calibrates Laplace noise. This module uses the L1
 sensitivity sqrt(d) 2C/|D_k|, which is the L2 sensitivity times the square root
@@ -23,7 +23,7 @@ class LaplaceMechanism(contract.GraphMechanism):
 
   Attributes:
     noise_stddev: Standard deviation of the noise: sqrt(2) times its scale.
-    rounds: M, for how many rounds it may be used.
+    rounds: M, the number of rounds that it may be used for.
     l2_norm_clip: C.
   """
 
@@ -78,7 +78,7 @@ class Laplace(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """There is no choice."""
+    """Returns an empty tuple: there is no choice."""
     del participation_name
     return ()
 
@@ -102,7 +102,7 @@ class Laplace(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """For pure epsilon."""
+    """The header of a ledger for pure epsilon."""
     return dataclasses.replace(super().header, delta=0.0, accounting='laplace')
 
   @property
@@ -143,7 +143,7 @@ class Laplace(contract.Mechanism):
     return np.full(count, 1 / self._epsilon_per_release)
 
   def worst_epsilon(self) -> float:
-    """By basic composition, if the sensitivity held."""
+    """Epsilon by basic composition, if the sensitivity held."""
     return max(self._epsilons())
 
   def _epsilons(self) -> list[float]:
@@ -153,7 +153,7 @@ class Laplace(contract.Mechanism):
     ]
 
   def statement(self) -> privacy.PrivacyStatement:
-    """It never holds."""
+    """The statement, which never holds."""
     epsilons = self._epsilons()
     return privacy.PrivacyStatement(
       target_epsilon=self.settings.epsilon,

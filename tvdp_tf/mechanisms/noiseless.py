@@ -1,4 +1,4 @@
-"""No noise, no guarantee: plain training, or the paper's without its noise."""
+"""No noise and no guarantee: plain training, or Algorithm 1 without noise."""
 
 import dataclasses
 import math
@@ -16,8 +16,8 @@ class NoMechanism(contract.GraphMechanism):
   """No noise: the paper's epsilon = infinity. It protects nothing.
 
   Attributes:
-    l2_norm_clip: C, to which the parameters are projected all the same; None
-      for none: they are trained as they are.
+    l2_norm_clip: C, the norm that the parameters are still projected to; None
+      for no projection.
   """
 
   l2_norm_clip: float | None = None
@@ -40,7 +40,7 @@ class NoMechanism(contract.GraphMechanism):
         keyed=False,
         **build.local_steps,
       ),
-      # Projected, and rounded.
+      # The uploads are projected, and may exceed the clip by rounding.
       build.unchecked_mean
       or checked_mean.CheckedMeanFactory(
         self.l2_norm_clip and self.l2_norm_clip * (1 + 1e-5)
@@ -49,7 +49,7 @@ class NoMechanism(contract.GraphMechanism):
 
 
 class Noiseless(contract.Mechanism):
-  """Plain federated averaging; everything is released bare."""
+  """Plain federated averaging; everything is released without noise."""
 
   name = 'none'
   summary = 'no noise, no privacy'
@@ -61,7 +61,7 @@ class Noiseless(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """There is no choice."""
+    """Returns an empty tuple: there is no choice."""
     del participation_name
     return ()
 
@@ -77,7 +77,7 @@ class Noiseless(contract.Mechanism):
 
   @property
   def header(self) -> ledger.LedgerHeader:
-    """Without a target."""
+    """The header of a ledger without a target."""
     return dataclasses.replace(
       super().header, target_epsilon=math.inf, enforced=False
     )
@@ -94,7 +94,7 @@ class Noiseless(contract.Mechanism):
     return contract.Round(number, clients, zeros, 0.0, zeros)
 
   def mean_noise_stddev(self, releases: contract.Round) -> float:
-    """There is none."""
+    """Returns 0: there is no noise."""
     del releases
     return 0.0
 

@@ -36,7 +36,7 @@ class PaperMechanism(contract.GraphMechanism):
     _validate.positive('l2_norm_clip', self.l2_norm_clip)
 
   def sensitivity(self, examples: int) -> sensitivity.SensitivityRule:
-    """The paper's rule, for a client of so many examples."""
+    """The paper's rule, for a client with that many examples."""
     return sensitivity.paper_rule(self.l2_norm_clip, examples)
 
   def client_stddev(self, round_number: int, examples: int) -> float:
@@ -46,7 +46,7 @@ class PaperMechanism(contract.GraphMechanism):
   def client_multipliers(
     self, examples: int
   ) -> Sequence[tuple[privacy.SensitivityRule, np.ndarray]]:
-    """By the paper's rule, and by the one that is proven."""
+    """Noise multipliers by the paper's rule, and by the one that is proven."""
     rules = (
       self.sensitivity(examples),
       sensitivity.projection_rule(self.l2_norm_clip),
@@ -76,7 +76,7 @@ class PaperMechanism(contract.GraphMechanism):
 
 
 class Paper(contract.Mechanism):
-  """The noise of Theorem 1, or one that an accountant has set."""
+  """The noise of Theorem 1, or noise that an accountant has set."""
 
   name = 'paper'
   summary = 'noise on the parameters before upload'
@@ -86,7 +86,7 @@ class Paper(contract.Mechanism):
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
-    """Any accountant's, and the paper's own two."""
+    """All rules: those of the accountants, and the paper's own two."""
     del participation_name
     return calibration.CALIBRATIONS
 
@@ -97,7 +97,7 @@ class Paper(contract.Mechanism):
 
   @classmethod
   def check(cls, settings: Any) -> None:
-    """Theorem 1 and its kin know geometric schedules alone."""
+    """Checks the schedule: the paper's formulas need a geometric one."""
     if settings.schedule:
       _validate.one_of(
         'calibration',
@@ -134,7 +134,7 @@ class Paper(contract.Mechanism):
   def header(self) -> ledger.LedgerHeader:
     """The header of a ledger that refuses nothing.
 
-    The paper's noise overspends: to refuse would be another algorithm.
+    The paper's noise overspends: refusing it would be a different algorithm.
     """
     return dataclasses.replace(super().header, enforced=False)
 
@@ -148,15 +148,15 @@ class Paper(contract.Mechanism):
 
   @property
   def proven_rule(self) -> sensitivity.SensitivityRule:
-    """2 C: any two points of the ball."""
+    """The rule 2 C, for any two points of the ball."""
     return sensitivity.projection_rule(self.settings.l2_norm_clip)
 
   def sensitivities(self) -> np.ndarray:
-    """By the paper's rule."""
+    """The sensitivities by the paper's rule, float64 [users]."""
     return 2 * self.settings.l2_norm_clip / self.fed.examples_per_user
 
   def _stddevs(self) -> np.ndarray:
-    """Noise stddev of every round taken, by the ledger's numbers."""
+    """Noise stddev of every round taken, from the numbers in the ledger."""
     sensitivities = self.sensitivities()
     return np.array(
       [
@@ -166,7 +166,7 @@ class Paper(contract.Mechanism):
     )
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
-    """Another number of rounds, by Theorem 2 or by the exact budget."""
+    """The schedule for a new number of rounds, by Theorem 2 or exact."""
     settings = self.settings
     if settings.refinement == 'theorem2':
       stddev = privacy.theorem2_stddev(
@@ -193,7 +193,7 @@ class Paper(contract.Mechanism):
     return privacy.GeometricSchedule(settings.theta, new_rounds, stddev)
 
   def statement(self) -> privacy.PrivacyStatement:
-    """It never holds."""
+    """The statement, which never holds."""
     settings = self.settings
     order = self.spending.by_spending()
     worst, median = order[-1], order[len(order) // 2]
@@ -268,10 +268,10 @@ class Paper(contract.Mechanism):
     return [f'WARNING: {text}' if share > 1 + 1e-9 else text]
 
   def _outsider(self) -> Mapping[str, float]:
-    """Epsilon of the client that has spent most, if only the mean is seen.
+    """Epsilon of the client that has spent the most, if only the mean is seen.
 
     The mean's noise has the standard deviation sigma_m sqrt(sum p_j^2), and
-    one example of client k moves it by p_k Ds_k.
+    one example of client k moves the mean by p_k Ds_k.
     """
     lists: list[list[float]] = [[] for _ in self.fed.examples_per_user]
     for past in self.history:

@@ -20,7 +20,7 @@ _SEEDED = (
   'the noise is reproducible from --seed: it hides nothing from whoever knows '
   'the seed'
 )
-# Accounting at another Renyi order, or rounding, is less than that.
+# Rounding, or accounting at another Renyi order, makes less difference.
 _SAME = 0.99
 
 
@@ -30,7 +30,7 @@ _ACCOUNTANTS = ('exact', 'pld', 'rdp')
 def delivered(
   noise_multipliers: np.ndarray, delta: float
 ) -> Mapping[str, float]:
-  """Epsilon of unsampled releases, by accountant."""
+  """Returns the epsilon of unsampled releases, by accountant."""
   return {
     accountant: privacy.delivered_epsilon(noise_multipliers, delta, accountant)
     for accountant in _ACCOUNTANTS
@@ -42,8 +42,8 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
 
   Args:
     plan: A `contract.Mechanism`.
-    on_record: What the worst client has spent in it by its ledger, if there is
-      one.
+    on_record: What the worst client has spent in the run according to its
+      ledger, if there is one.
   """
   found = plan.statement()
   if plan._is_ours():
@@ -81,8 +81,8 @@ def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
 
   Args:
     plan: A `contract.Mechanism`.
-    delivered_epsilon: In the view that is promised, by a sound accountant.
-    why: The reason, if it does.
+    delivered_epsilon: Epsilon in the promised view, by a sound accountant.
+    why: The reason to return if it does.
   """
   if not (plan.is_sound and plan.header.enforced):
     return False, f'mechanism {plan.name} promises nothing that is enforced'
@@ -107,10 +107,10 @@ def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
 
 
 def assumptions(plan: Any) -> list[str]:
-  """What has to be granted of a run, beyond what its mechanism asks for.
+  """The assumptions about a run, in addition to those of its mechanism.
 
   Args:
-    plan: A `contract.Mechanism`, with the releases to be stated on.
+    plan: A `contract.Mechanism`, with the releases that the statement is about.
   """
   if plan.noise == noise_distance.DISCRETE:
     drawn = (
@@ -168,7 +168,7 @@ def warnings(plan: Any) -> list[str]:
   """Assumptions that the settings force on any mechanism.
 
   Args:
-    plan: As of `of`.
+    plan: As for `of`.
   """
   found = [] if plan.settings.seed is None else [_SEEDED]
   unit, units = plan.header.unit, plan.units

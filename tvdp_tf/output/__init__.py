@@ -1,1 +1,1 @@
-"""What programs write: folders, pictures, tables; one module for each job."""
+"""Output of programs: folders, pictures and tables, one module for each."""

@@ -16,18 +16,18 @@ import sys
 import threading
 from multiprocessing import connection
 
-# The longest that is waited for a picture before it is drawn here.
+# How long to wait for a picture before it is drawn in this process.
 _PATIENCE_S = 5.0
 
-# To the process, if there is one, and what it was asked for.
+# The pipe to the process, if there is one, and the picture it was asked for.
 _pipes: list[connection.Connection] = []
 _asked: list[tuple[pathlib.Path, pathlib.Path, str]] = []
 
 
 def _serve(pipe: connection.Connection, other: connection.Connection) -> None:
-  """Draws what it is told, until nobody is there to tell it."""
+  """Draws what it is asked for, until the other end of the pipe is closed."""
   other.close()
-  # Ctrl-C goes to all processes of a terminal; the first one decides.
+  # Ctrl-C goes to all processes of a terminal; the parent decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   with contextlib.suppress(EOFError, OSError):
@@ -40,24 +40,24 @@ def _serve(pipe: connection.Connection, other: connection.Connection) -> None:
       wanted = pipe.recv()
       try:
         plots.draw_training_curves(*wanted)
-      except Exception:  # Who wants it draws it, and sees why it fails.
+      except Exception:  # The caller then draws it, and sees why it fails.
         pipe.send(False)
       else:
         pipe.send(True)
 
 
 def start() -> None:
-  """Starts the process, where it can be forked off: before there are threads.
+  """Starts the process, if it can be forked: only before there are threads.
 
-  It ends when this process does, however that ends.
+  It ends when this process ends, for whatever reason.
   """
   if _pipes or threading.active_count() > 1:
     return
-  if sys.platform != 'linux':  # Elsewhere a fork may not use every library.
+  if sys.platform != 'linux':  # Elsewhere, forks cannot use some libraries.
     return
   fork = multiprocessing.get_context('fork')
   here, there = fork.Pipe()
-  with contextlib.suppress(OSError):  # No more processes: none is needed.
+  with contextlib.suppress(OSError):  # The process is optional.
     fork.Process(target=_serve, args=(there, here), daemon=True).start()
     _pipes.append(here)
     atexit.register(_forget)
@@ -65,7 +65,7 @@ def start() -> None:
 
 
 def _forget() -> None:
-  """Ends the process, which waits for nothing else."""
+  """Closes the pipe, which ends the process."""
   _asked.clear()
   while _pipes:
     _pipes.pop().close()
@@ -74,10 +74,10 @@ def _forget() -> None:
 def begin(
   metrics_path: pathlib.Path, picture_path: pathlib.Path, title: str
 ) -> None:
-  """Has the process begin with what `draw` will be asked for.
+  """Lets the process start on the picture that `draw` will be asked for.
 
   Args:
-    metrics_path: As of `plots.draw_training_curves`, as the others.
+    metrics_path: As for `plots.draw_training_curves`.
     picture_path: The PNG to write.
     title: One line above the picture.
   """
@@ -93,10 +93,10 @@ def begin(
 def draw(
   metrics_path: pathlib.Path, picture_path: pathlib.Path, title: str
 ) -> None:
-  """`plots.draw_training_curves`, unless the process has done it.
+  """Draws training curves, unless the process has already drawn them.
 
   Args:
-    metrics_path: As of `begin`, as the others.
+    metrics_path: As for `plots.draw_training_curves`.
     picture_path: The PNG to write, atomically.
     title: One line above the picture.
   """

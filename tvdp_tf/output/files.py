@@ -1,10 +1,10 @@
 """Atomic writes of text, JSON, tables and folders.
 
-A file is written under a temporary name, flushed to disk and renamed. A reader,
-also after a crash, finds either the old file or the new one.
+A file is written under a temporary name, flushed to disk and renamed. Even
+after a crash, a reader finds either the old file or the new one.
 
 An existing empty folder is filled, not replaced: it may be a mounted disk, or
-have an owner and permissions of its own. Write errors are one line.
+have its own owner and permissions. Write errors are one line.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ def replaced(
   beside: pathlib.Path | None = None,
   lasting: bool = True,
 ) -> Iterator[pathlib.Path]:
-  """Writes a file or a folder beside its place, and renames it at the end.
+  """Writes a file or a folder under a temporary name, and then renames it.
 
-  A file replaces what is there; a folder replaces an empty one at most. After
-  an exception everything is as before.
+  A file replaces an existing one; a folder can only replace an empty one. After
+  an exception, everything is as before.
 
   Args:
-    path: The place.
+    path: The final path.
     beside: The folder to write it in, on the same disk; by default that of
       `path`.
-    lasting: Whether it is to outlast a crash of the machine, too.
+    lasting: Whether it must also survive a crash of the machine.
 
   Yields:
-    Where to write it: `.<name>.<process>`.
+    The path to write to: `.<name>.<process>`.
 
   Raises:
     OSError: If it cannot be written.
@@ -61,7 +61,7 @@ def replaced(
 
 
 def sync(path: pathlib.Path) -> None:
-  """Makes a file, or the names in a folder, last whatever happens then."""
+  """Flushes a file, or the names in a folder, to disk."""
   descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   try:
     os.fsync(descriptor)
@@ -70,29 +70,29 @@ def sync(path: pathlib.Path) -> None:
 
 
 def write_text(path: pathlib.Path, text: str, lasting: bool = True) -> None:
-  """Writes a text file, in UTF-8, with the ends of lines as they are.
+  """Writes a text file in UTF-8, with unchanged line endings.
 
   Args:
-    path: The place.
+    path: The file.
     text: What to write.
-    lasting: As of `replaced`.
+    lasting: As for `replaced`.
   """
   with replaced(path, lasting=lasting) as temporary:
     temporary.write_text(text, encoding='utf-8', newline='')
 
 
 def json_text(value: Any) -> str:
-  """A value as JSON with a line's end; a NaN or an infinity is an error."""
+  """Returns a value as JSON with a line feed; NaN and infinity are errors."""
   return json.dumps(value, indent=2, allow_nan=False) + '\n'
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a JSON file; a NaN or an infinity is an error."""
+  """Writes a JSON file; NaN and infinity are errors."""
   write_text(path, json_text(value))
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON object; empty if there is none that can be read."""
+  """Reads a JSON object; empty if it cannot be read."""
   try:
     value = json.loads(path.read_text(encoding='utf-8'))
   except (OSError, ValueError, RecursionError):
@@ -103,12 +103,12 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def csv_text(
   header: Sequence[str], rows: Iterable[Sequence[Any]], end: str = '\n'
 ) -> str:
-  """A table as CSV.
+  """Returns a table as CSV.
 
   Args:
     header: The names of the columns.
     rows: The cells, in their order.
-    end: Of each line.
+    end: The end of each line.
   """
   text = io.StringIO()
   writer = csv.writer(text, lineterminator=end)
@@ -123,12 +123,12 @@ def write_csv(
   rows: Iterable[Sequence[Any]],
   end: str = '\n',
 ) -> None:
-  """Writes a table; arguments as of `csv_text`."""
+  """Writes a table; arguments as for `csv_text`."""
   write_text(path, csv_text(header, rows, end))
 
 
 def read_csv(path: pathlib.Path) -> list[Mapping[str, str]]:
-  """The rows of a table with a header.
+  """Reads the rows of a table with a header.
 
   Raises:
     OSError: If it cannot be read.
@@ -144,13 +144,13 @@ def check_folder(path: pathlib.Path) -> None:
     path: The folder.
 
   Raises:
-    ValueError: If there is anything but an empty folder at `path`, or none can
-      be made there.
+    ValueError: If there is anything but an empty folder at `path`, or if no
+      folder can be created there.
   """
   above = path.absolute()
   try:
     os.fspath(above).encode()
-  except UnicodeEncodeError as error:  # TensorFlow takes no other.
+  except UnicodeEncodeError as error:  # TensorFlow accepts only UTF-8.
     raise ValueError(
       f'output_dir must be a path in UTF-8, got {str(path)!r}'
     ) from error
@@ -167,7 +167,7 @@ def check_folder(path: pathlib.Path) -> None:
 
 
 def _entries(path: pathlib.Path) -> list[str]:
-  """What is in a folder, but for what a killed creation of it has left."""
+  """The names in a folder, except leftovers of a process killed creating it."""
   try:
     names = os.listdir(path)
   except OSError as error:
@@ -179,16 +179,17 @@ def _entries(path: pathlib.Path) -> list[str]:
 
 @contextlib.contextmanager
 def create_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Creates the folder: it is written beside its place and renamed.
+  """Creates the folder: it is written under a temporary name and renamed.
 
-  An empty folder is written to in a folder in it, whose entries are moved at
-  the end. What a creation of the same folder left that was killed is removed.
+  If the folder exists and is empty, the files are written to a folder inside it
+  and moved at the end. Leftovers of killed processes that were creating the
+  same folder are removed.
 
   Args:
-    path: The folder, see `check_folder`.
+    path: The folder; see `check_folder`.
 
   Yields:
-    Where to write what shall be in it.
+    The path to write its contents to.
 
   Raises:
     ValueError: If the folder is not empty or cannot be written.
@@ -217,7 +218,7 @@ def _filled(path: pathlib.Path) -> Iterator[pathlib.Path]:
   temporary.mkdir()
   try:
     yield temporary
-    # Of two processes that fill it at once, one sees the other's.
+    # If two processes fill it at once, one sees the other's entries.
     if os.listdir(path) != [temporary.name]:
       raise ValueError(
         f'output_dir must be of this process alone, got {str(path)!r}'
@@ -230,13 +231,13 @@ def _filled(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _is_abandoned(path: pathlib.Path, name: str) -> bool:
-  """Whether it is `.<name>.<process>` of a process that is gone."""
+  """Whether a name is `.<name>.<process>` of a process that is gone."""
   match = re.fullmatch(rf'\.{re.escape(path.name)}\.([1-9][0-9]*)', name)
   return match is not None and not pathlib.Path('/proc', match[1]).exists()
 
 
 def _remove_abandoned(path: pathlib.Path, where: pathlib.Path) -> None:
-  """Removes what killed creations of `path` have left in a folder."""
+  """Removes leftovers of processes that were killed while creating `path`."""
   if not where.is_dir():
     return
   for entry in where.iterdir():
@@ -245,7 +246,7 @@ def _remove_abandoned(path: pathlib.Path, where: pathlib.Path) -> None:
 
 
 class NotWrittenError(errors.TvdpError):
-  """A file cannot be written; what was there before still is."""
+  """A file cannot be written; what was there before is unchanged."""
 
 
 @contextlib.contextmanager
@@ -258,11 +259,11 @@ def errors_in_one_line(path: str | os.PathLike[str]) -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    tensorflow = sys.modules.get('tensorflow')  # Not loaded for its errors.
+    tensorflow = sys.modules.get('tensorflow')  # Do not import it for this.
     if isinstance(error, OSError):
       reason = error.strerror or str(error)
     elif tensorflow and isinstance(error, tensorflow.errors.OpError):
-      # What TensorFlow says is: path of a temporary file; reason [operation].
+      # TensorFlow's message is: path of a temporary file; reason [operation].
       reason = error.message.rpartition('; ')[2].partition(' [Op:')[0]
     else:
       raise

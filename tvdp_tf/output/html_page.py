@@ -33,7 +33,7 @@ svg text { font: 11px system-ui, sans-serif; fill: #111; }
 .charts { display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); }
 """
-# Whatever a page holds, a browser loads nothing and runs nothing.
+# Whatever a page contains, a browser must load nothing and run nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 _WIDTH, _HEIGHT = 320, 180
@@ -42,12 +42,12 @@ _MOST_BARS = 60
 
 
 def text(value: object) -> str:
-  """A value as HTML."""
+  """Returns a value as escaped HTML text."""
   return html.escape(str(value))
 
 
 def element(tag: str, content: str, **attributes: str) -> str:
-  """An element of HTML content; attributes are text."""
+  """Returns an element; its content is HTML, its attributes are text."""
   written = ''.join(
     f' {name.replace("_", "-")}="{text(value)}"'
     for name, value in attributes.items()
@@ -56,27 +56,27 @@ def element(tag: str, content: str, **attributes: str) -> str:
 
 
 def paragraph(words: str) -> str:
-  """A paragraph of text."""
+  """Returns a paragraph of text."""
   return element('p', text(words))
 
 
 def items(entries: Iterable[str]) -> str:
-  """A list, of HTML."""
+  """Returns a list; its entries are HTML."""
   return element('ul', ''.join(element('li', entry) for entry in entries))
 
 
 def link(target: str, words: str | None = None) -> str:
-  """A link to a file beside the page; by default it is called by its name."""
+  """Returns a link to a file beside the page, by default named after it."""
   return element('a', text(words or target), href=target)
 
 
 def section(title: str, *parts: str) -> str:
-  """A part of a page under its heading, of HTML."""
+  """Returns a section of a page under its heading; its parts are HTML."""
   return element('section', element('h2', text(title)) + '\n'.join(parts))
 
 
 def verdict(words: str, *below: str) -> str:
-  """The verdict, in one size whatever it says, and sentences below it."""
+  """Returns the verdict, always in the same size, with sentences below it."""
   lines = ''.join(map(paragraph, below))
   return element(
     'div',
@@ -91,7 +91,7 @@ def verdict(words: str, *below: str) -> str:
 def table(
   caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> str:
-  """A table; its caption and header are text, its cells are HTML.
+  """Returns a table; its caption and header are text, its cells are HTML.
 
   The first cell of a row names it.
   """
@@ -117,11 +117,11 @@ def table(
 
 
 def picture(path: pathlib.Path, description: str, caption: str) -> str:
-  """A PNG, in the page itself.
+  """Returns a PNG that is embedded in the page.
 
   Args:
-    path: The file; it is beside the page.
-    description: For those who cannot see it.
+    path: The file, beside the page.
+    description: Text for readers who cannot see it.
     caption: HTML.
   """
   data = base64.b64encode(path.read_bytes()).decode()
@@ -138,7 +138,7 @@ def _chart(title: str, description: str, drawn: str, caption: str) -> str:
     + drawn,
     role='img',
     aria_labelledby=f'{name}-title {name}-desc',
-    # An attribute of SVG that has a capital letter.
+    # This attribute of SVG has a capital letter.
     viewBox=f'0 0 {_WIDTH} {_HEIGHT}',
   )
   return element('figure', svg + element('figcaption', caption))
@@ -151,7 +151,7 @@ def _label(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _frame(low: float, high: float, first: str, last: str) -> str:
-  """The axes, with the ends of what is on them."""
+  """Returns the axes, with labels at their ends."""
   right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
   return (
     f'<path d="M{_LEFT},{_TOP}V{bottom}H{right}" fill="none" stroke="#111"/>'
@@ -165,12 +165,12 @@ def _frame(low: float, high: float, first: str, last: str) -> str:
 def line_chart(
   title: str, x_name: str, points: Sequence[tuple[float, float]], caption: str
 ) -> str:
-  """A curve of its own.
+  """Returns a chart with one curve.
 
   Args:
     title: What is drawn.
     x_name: What it is drawn against.
-    points: (x, y); those that are not finite are left out.
+    points: (x, y); points that are not finite are left out.
     caption: HTML.
   """
   finite = [(x, y) for x, y in points if math.isfinite(y)]
@@ -208,13 +208,14 @@ def bar_chart(
   words: tuple[str, str],
   caption: str,
 ) -> str:
-  """Finite values >= 0 as bars from the highest, and a dashed line, the limit.
+  """Returns a chart of bars, the highest first, and a dashed line, the limit.
 
   Args:
     title: What is drawn.
-    values: One at least; many are drawn in groups, by the highest of each.
+    values: At least one value, finite and >= 0. Many values are drawn in
+      groups, by the highest of each.
     limit: Where the line is, finite.
-    words: What a value and the limit are called.
+    words: The names of the values and of the limit.
     caption: HTML.
   """
   ordered = sorted(values, reverse=True)
@@ -247,7 +248,7 @@ def bar_chart(
 
 
 def page(title: str, *parts: str) -> str:
-  """A whole page of HTML parts."""
+  """Returns a whole page of HTML parts."""
   return (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

@@ -1,4 +1,4 @@
-"""How reports are laid out for a terminal of 80 characters, and in Markdown."""
+"""Lays out reports for a terminal of 80 characters, and in Markdown."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ _WIDTH = 80
 
 
 def wrap(text: str, indent: int = 2, first: str = '') -> list[str]:
-  """The lines of a paragraph.
+  """Wraps a paragraph.
 
   Args:
-    text: What to break at its spaces; a longer word, such as a path, stays
-      whole.
-    indent: Spaces before every line.
-    first: Put before the first line; the others are indented by its length.
+    text: The text, broken at its spaces. A word that is too long, such as a
+      path, stays whole.
+    indent: Number of spaces before every line.
+    first: Text before the first line; the others are indented by its length.
 
   Returns:
     The lines.
@@ -32,7 +32,7 @@ def wrap(text: str, indent: int = 2, first: str = '') -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-  """Aligned rows; the first `left` columns and the last to the left."""
+  """Aligns rows; the first `left` columns and the last are left-aligned."""
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   last = len(widths) - 1
   return [
@@ -46,11 +46,11 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def epsilon(value: float | None) -> str:
-  """An epsilon, rounded up; '-' for None."""
+  """Formats an epsilon, rounded up; '-' for None."""
   return '-' if value is None else statement_lib.format_epsilon(value)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  """A table; every row has as many cells as the header."""
+  """Formats a table; every row has as many cells as the header."""
   lines = [header, ['---'] * len(header), *rows]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)

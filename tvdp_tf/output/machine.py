@@ -1,4 +1,4 @@
-"""What a measurement was made on, for the record."""
+"""Describes the machine that a measurement was made on."""
 
 import os
 import pathlib
@@ -25,13 +25,13 @@ def _git(root: pathlib.Path, *arguments: str) -> str | None:
 
 
 def commit(root: pathlib.Path) -> str | None:
-  """The checkout's commit, `+` if files differ from it; None without git."""
+  """The commit of the checkout, with `+` if files differ; None without git."""
   name = _git(root, 'rev-parse', 'HEAD')
   return f'{name}+' if name and _git(root, 'status', '--porcelain') else name
 
 
 def _processor() -> str:
-  """The processor's name, where Linux has it; psutil does not tell."""
+  """The processor's name as in Linux, because psutil does not have it."""
   try:
     text = pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8')
   except OSError:
@@ -41,21 +41,21 @@ def _processor() -> str:
 
 
 def _cores() -> int | None:
-  """Those this process may use."""
+  """The number of cores that this process may use."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return psutil.cpu_count()
 
 
 def _gpus() -> list[str]:
-  """The names of NVIDIA's GPUs, as its driver's program tells them."""
+  """The names of NVIDIA GPUs, from the driver's program."""
   try:
     done = subprocess.run(
       ['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'],
       capture_output=True,
       text=True,
       check=True,
-      timeout=30,  # It waits for ever on a driver that is broken.
+      timeout=30,  # It waits forever if the driver is broken.
     )
   except (OSError, subprocess.SubprocessError):
     return []
@@ -77,7 +77,7 @@ def describe() -> dict[str, Any]:
 
 
 def in_words(host: Mapping[str, Any]) -> str:
-  """What `describe` says but for the load, as part of a sentence."""
+  """The result of `describe`, except the load, as part of a sentence."""
   return (
     f'{host["processor"]}, {host["cores"]} cores, {host["memory_gib"]} GiB, '
     + ''.join(f'{gpu}, ' for gpu in host.get('gpus', ()))

@@ -1,11 +1,11 @@
-"""Pictures of results: the one place that knows Matplotlib has no screen."""
+"""Pictures of results; only this module sets Matplotlib up without a screen."""
 
 import pathlib
 import sys
 
 import matplotlib
 
-if 'ipykernel' not in sys.modules:  # A notebook shows its user's own pictures.
+if 'ipykernel' not in sys.modules:  # A notebook must still show its pictures.
   matplotlib.use('Agg')  # No screen is needed.
 
 from matplotlib import pyplot as plt
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-# Of curves that are told apart in black and white.
+# Styles of curves that can be distinguished in black and white.
 STYLES = ('o-', 's--', '^:', 'v-.', 'D-', 'x--')
 
 

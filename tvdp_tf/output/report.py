@@ -48,7 +48,7 @@ _epsilon = statement_lib.format_epsilon
 
 
 def _numbers(caption: str, rows: Sequence[Number], source: str) -> str:
-  """A table whose numbers link to the file that they are from."""
+  """A table whose numbers link to the file that they come from."""
   return html_page.table(
     f'{caption}, from {source}',
     ('What', 'Value'),
@@ -125,7 +125,7 @@ def _statement_numbers(statement: privacy.PrivacyStatement) -> list[Number]:
 
 
 def _doubt(statement: privacy.PrivacyStatement) -> str:
-  """What a delivered epsilon rests on that does not hold."""
+  """The remark that a delivered epsilon relies on an unproven sensitivity."""
   rule = statement.sensitivity
   if rule is None or rule.proven:
     return ''
@@ -135,7 +135,7 @@ def _doubt(statement: privacy.PrivacyStatement) -> str:
 def _budget(
   epsilons: Sequence[float], target: float, source: str | None
 ) -> str:
-  """What each client has spent; a shared ledger is in no run's folder."""
+  """What each client has spent; `source` is None for a shared ledger."""
   title = 'Budget by client'
   where = html_page.paragraph(
     'In all runs that share the ledger, which is not in this folder.'
@@ -259,13 +259,13 @@ def write_run(
   """Writes the report of a run, beside its files.
 
   Args:
-    folder: The run's, with its configuration and metrics.
-    statement: On all that was released.
-    rounds: How many rounds it counts.
-    finished: Whether the run has come to its end.
-    epsilons: What each client has spent, by the ledger; empty if they are too
+    folder: The folder of the run, with its configuration and metrics.
+    statement: The statement on all releases.
+    rounds: The number of rounds that the statement covers.
+    finished: Whether the run has ended.
+    epsilons: What each client has spent, by the ledger; empty if there are too
       many to show.
-    target: What each may spend by the ledger, inf for no limit.
+    target: What each may spend, by the ledger; inf for no limit.
 
   Raises:
     OSError: If it cannot be written.
@@ -333,10 +333,10 @@ def write_plan(
   """Writes the report of a plan, beside its files.
 
   Args:
-    folder: The plan's.
+    folder: The folder of the plan.
     statement: What training will state if every round happens as planned.
-    settings: All of them.
-    numbers: What it predicts.
+    settings: All settings.
+    numbers: The numbers that the plan predicts.
     pictures: Name of a PNG in the folder -> its description.
 
   Raises:
@@ -384,10 +384,10 @@ def write_plan(
 
 
 def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
-  """What several runs on the same examples tell together, in a sentence.
+  """What several runs on the same examples guarantee together, in a sentence.
 
-  Epsilons and deltas add up, of examples and one adjacency. A user is another
-  in each run: the examples are dealt out anew.
+  Epsilons and deltas add up if the unit is an example and the adjacency is the
+  same. Users differ from run to run, because the examples are dealt out anew.
   """
   start = 'Each verdict is of one run alone, and all are of the same examples'
   if not all(said.holds for said in statements):
@@ -419,8 +419,8 @@ def write_comparison(
   """Writes the report of a comparison, beside the folders of its runs.
 
   Args:
-    folder: The comparison's.
-    runs: Name of a run, and of its folder -> its statement, loss and accuracy.
+    folder: The folder of the comparison.
+    runs: Name of a run and its folder -> its statement, loss and accuracy.
     table: Name of the CSV in the folder.
     picture: Name of the PNG in the folder.
 
@@ -495,12 +495,12 @@ def write_audit(
   """Writes the report of a ledger's audit, beside its files.
 
   Args:
-    folder: The audit's.
+    folder: The folder of the audit.
     verdict: HOLDS or DOES NOT HOLD, in the words of `statement.verdict`.
     reason: Why, in a sentence.
-    numbers: Of the clients together.
+    numbers: Numbers on all clients together.
     epsilons: What each client has spent.
-    target: What each may spend, inf for no limit.
+    target: What each may spend; inf for no limit.
     sources: Names of the tables of the clients and of the runs, in the folder.
 
   Raises:

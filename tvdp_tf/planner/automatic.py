@@ -6,18 +6,19 @@ It does not use the content of any example, so it costs no privacy.
 
   features   scattering of images, otherwise examples of norm 1
   model      linear: few steps are enough, and its gradients are bounded
-  cohort     everybody in every round, one step each, constant noise
-  C_g        0.05: nearly every gradient is clipped, so that all count alike
-  rate       so that the noise of all rounds together has a standard deviation
-             of 1.5 in each weight of the released model:
+  cohort     all users in every round, one step each, constant noise
+  C_g        0.05: nearly every gradient is clipped, so all count alike
+  rate       chosen so that the noise of all rounds together has a standard
+             deviation of 1.5 in each weight of the released model:
                  eta = 1.5 / (|a| sigma)
              sigma is the noise in the mean of a round at eta = 1, |a| the norm
-             of the optimizer's impulse response where nothing is forgotten
+             of the optimizer's impulse response if nothing is forgotten
              (`best_schedule`)
-  rounds     the fewest, 50 to 100, of steps of at most 150 clipped gradients
+  rounds     as few as possible, from 50 to 100, with steps of at most 150
+             clipped gradients
   server     momentum .9, and the mean of about the last tenth of the models
 
-It is one rule for all data sets. Its numbers come from runs on the public
+This is one rule for all data sets. Its numbers come from runs on the public
 fifths of MNIST, Fashion-MNIST, CIFAR-10 and Adult (docs/REPRODUCTION.md).
 """
 
@@ -35,26 +36,27 @@ from tvdp_tf.planner import settings as planning_settings
 from tvdp_tf.training import population as population_lib
 from tvdp_tf.training import settings as settings_lib
 
-# Of the noise in each weight of the released model: features have norm 1.
+# Standard deviation of the noise in each weight of the released model, for
+# features of norm 1.
 _WEIGHT_NOISE_STDDEV = 1.5
 _CLIP = 0.05
 # How far a step may move the weights, in clipped gradients.
 _LONGEST_STEP = 150.0
 _ROUNDS = (50, 100)
 _MOMENTUM = 0.9
-# The released model is the mean of about the last tenth of all.
+# The released model is the mean of about the last tenth of all models.
 _AVERAGED = 0.1
-# An optimizer that forgets nothing, as good as.
+# Contraction of an optimizer that forgets almost nothing.
 _NO_CONTRACTION = 1 - 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """Settings, and why they are so.
+  """Settings, and the reasons for them.
 
   Attributes:
-    settings: Of the run.
-    reasons: What was chosen and why, a line each.
+    settings: The settings of the run.
+    reasons: What was chosen and why, one line for each setting.
   """
 
   settings: settings_lib.TrainingSettings
@@ -62,19 +64,19 @@ class Choice:
 
 
 def choose(given: Mapping[str, Any]) -> Choice:
-  """Chooses the settings that nobody has given.
+  """Chooses the settings that are not given.
 
   Args:
-    given: Fields of `TrainingSettings` that are fixed. The mechanism is
-      `gradient` if there is none.
+    given: Fields of `TrainingSettings` that are fixed. Without a mechanism, it
+      is `gradient`.
 
   Returns:
     The choice.
 
   Raises:
-    ValueError: If a setting is out of its range, or there is no rule for such a
-      mechanism or model.
-    DatasetUnavailableError: If the data set has to be loaded and cannot be.
+    ValueError: If a setting is out of its range, or there is no rule for the
+      mechanism or the model.
+    DatasetUnavailableError: If the data set is needed and cannot be loaded.
   """
   name = given.get('mechanism', 'gradient')
   kind = mechanisms.MECHANISMS.get(name)
@@ -113,34 +115,34 @@ def choose(given: Mapping[str, Any]) -> Choice:
 
 
 def _average(rounds: int) -> float:
-  """The weight of the past, for a mean of so many models."""
+  """The weight of the past, for the mean of the last tenth of the models."""
   return round(max(0.0, 1 - 1 / (_AVERAGED * rounds)), 2)
 
 
 def _noise_stddev(values: Mapping[str, Any]) -> float:
-  """Noise in a parameter of the last round's mean, where eta is 1."""
+  """Noise in each parameter of the last round's mean, for eta = 1."""
   settings = planning_settings.PlanSettings(**{**values, 'learning_rate': 1.0})
   population = population_lib.expected(settings)
   return float(simulation.run(settings, population).mean_noise_stddevs[-1])
 
 
 def _rounds(values: Mapping[str, Any]) -> int:
-  """The fewest rounds of steps that are not too long."""
+  """The smallest number of rounds whose steps are not too long."""
   noise = _noise_stddev({**values, 'rounds': 1})
-  # All steps together, in clipped gradients: as many as the noise allows.
+  # Length of all steps together that the noise allows, in clipped gradients.
   length = _WEIGHT_NOISE_STDDEV * values['example_l2_norm_clip'] / noise
   fewest, most = _ROUNDS
   return min(max(math.ceil(length / _LONGEST_STEP), fewest), most)
 
 
 def _learning_rate(values: Mapping[str, Any]) -> float:
-  """Such that the weights end with the noise that they can bear."""
+  """The learning rate with which the weights end with the intended noise."""
   settings = settings_lib.TrainingSettings(**{**values, 'learning_rate': 1.0})
   response = best_schedule.impulse_response(
     settings.server_optimizer, _NO_CONTRACTION, settings.rounds
   )
   noise = _noise_stddev(values) * float(np.linalg.norm(response))
-  # Two digits: more would say nothing.
+  # More than two digits would be meaningless.
   return float(f'{_WEIGHT_NOISE_STDDEV / noise:.2g}')
 
 

@@ -21,9 +21,10 @@ from scipy import optimize
 from tvdp_tf import privacy
 from tvdp_tf.learning import server_optimizer
 
-# Weights that are smaller, relative to the largest, take noise beyond measure.
+# Weights that are smaller than this, relative to the largest, would get
+# arbitrarily large noise.
 _LEAST = 1e-6
-# A gain that nobody would see.
+# Up to this, a gain is too small to be noticed.
 _LITTLE = 1.02
 
 
@@ -37,7 +38,7 @@ def impulse_response(
   of the loss by A.
 
   Args:
-    optimizer: Of the server.
+    optimizer: The server's optimizer.
     contraction: A in (0, 1).
     rounds: M.
   """
@@ -61,24 +62,24 @@ def variance(response: np.ndarray, variances: np.ndarray) -> float:
 
   Args:
     response: a_m.
-    variances: v_m, in any unit: their scale is set by the budget.
+    variances: v_m, in any unit, because the budget sets their scale.
   """
   return float(response**2 @ variances) * float(np.sum(1 / variances))
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-  """What the noise of several schedules leaves in the released model.
+  """The noise that several schedules leave in the released model.
 
   Variances are relative to that of the best schedule.
 
   Attributes:
-    constant: The same noise in every round.
-    theta: Of the best geometric schedule.
-    geometric: With it.
-    asked: The schedule that was asked for.
-    schedule: The best one: a standard deviation for each round, relative to the
-      first one's.
+    constant: Variance with the same noise in every round.
+    theta: Theta of the best geometric schedule.
+    geometric: Variance with the best geometric schedule.
+    asked: Variance with the schedule that was asked for.
+    schedule: The best schedule: a standard deviation for each round, relative
+      to that of the first round.
   """
 
   constant: float
@@ -89,7 +90,7 @@ class Advice:
 
   @property
   def pays(self) -> bool:
-    """Whether any schedule is worth more than constant noise."""
+    """Whether the best schedule is noticeably better than constant noise."""
     return self.constant > _LITTLE
 
 
@@ -97,7 +98,7 @@ def advise(response: np.ndarray, asked: privacy.NoiseShape) -> Advice:
   """Compares schedules at one budget, before any training.
 
   Args:
-    response: a_m, of `impulse_response`.
+    response: a_m, from `impulse_response`.
     asked: The shape of the noise that was asked for.
   """
   rounds = len(response)

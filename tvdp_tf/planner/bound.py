@@ -1,16 +1,16 @@
-r"""What a plan costs: the convergence bound over theta and rounds.
+r"""The cost of a plan: the convergence bound over theta and rounds.
 
   bound(theta, M) = A^M Theta + (L d / 2) sum_m A^(M-m) s_m^2
 
-with s_m the standard deviation of the noise in each parameter of the mean of
-round m. It comes from the mechanism, which is calibrated anew to the target for
-every theta and M: so it is right for any mechanism and participation, and all
-plans that are compared buy the same privacy. If every round costs the client
-that pays most, this is the objective of the paper's Corollary 2, corrected, and
+where s_m is the standard deviation of the noise in each parameter of the mean
+of round m. It comes from the mechanism, which is calibrated to the target again
+for every theta and M. So it is right for any mechanism and participation, and
+all compared plans have the same privacy. If the client that pays most pays for
+every round, this is the objective of the paper's Corollary 2, corrected, and
 its best theta is sqrt(A): `privacy.optimal_plan`.
 
-The search goes to and fro between M and theta until both stay. With balanced
-participation M is a multiple of U/K, and a user pays for one round in a block.
+The search alternates between M and theta until neither changes. With balanced
+participation, M is a multiple of U/K, and a user pays for one round in a block.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from tvdp_tf.planner import simulation
 from tvdp_tf.training import population as population_lib
 
 _THETAS = (0.9, 0.95, 1.0, 1.05, 1.1)
-# A gap that has shrunk to this is none: more rounds are not tried, nor more
-# than a minute would be enough for.
+# Once the gap has shrunk to this share, more rounds are not tried. Nor are more
+# rounds than can be compared in about a minute.
 _LEAST_DECAY = 1e-9
 _MOST_ROUNDS = 2000
 _PASSES = 4
@@ -41,11 +41,11 @@ class BoundPoint:
   Attributes:
     theta: Ratio of the noise variances of successive rounds.
     rounds: M.
-    bound: Of F(w(M)) - F*.
+    bound: The bound on F(w(M)) - F*.
     decay: A^M Theta.
     noise: The rest of the bound.
     sigma: Standard deviation of the noise in the mean of round 1.
-    last_sigma: The same of round M.
+    last_sigma: Standard deviation of the noise in the mean of round M.
   """
 
   theta: float
@@ -59,7 +59,7 @@ class BoundPoint:
 
 @dataclasses.dataclass(frozen=True)
 class ThetaPlan:
-  """What one theta costs.
+  """The cost of one theta.
 
   Attributes:
     asked: The bound at the number of rounds that was asked for.
@@ -72,13 +72,13 @@ class ThetaPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-  """The best plan if A and Theta were others.
+  """The best plan for another A and Theta.
 
   Attributes:
-    contraction: A.
-    initial_gap: Theta.
-    best: The best plan there.
-    bound: There, of the plan that is best here.
+    contraction: The other A.
+    initial_gap: The other Theta.
+    best: The best plan for them.
+    bound: The bound, for them, of the plan that is best for the actual ones.
   """
 
   contraction: float
@@ -88,7 +88,7 @@ class Alternative:
 
 
 class Noise:
-  """The noise of every round of the plans that were looked at so far."""
+  """The noise of every round of the plans that were compared so far."""
 
   def __init__(
     self,
@@ -96,12 +96,12 @@ class Noise:
     population: population_lib.Population,
     progress: bool = False,
   ):
-    """Starts with none.
+    """Starts without plans.
 
     Args:
-      settings: Of the run; theta and rounds vary.
-      population: Its users.
-      progress: Whether to count on a terminal what takes longer.
+      settings: Settings of the run; theta and rounds vary.
+      population: The users of the run.
+      progress: Whether to count the plans on a terminal if it takes longer.
     """
     self._settings = settings
     self._population = population
@@ -114,15 +114,15 @@ class Noise:
     )
 
   def add(self, sim: simulation.Simulation) -> None:
-    """Takes note of a simulation of these settings."""
+    """Adds the noise of a simulation of these settings."""
     settings = sim.mechanism.settings
     self._known[settings.theta, settings.rounds] = sim.mean_noise_stddevs
 
   def stddevs(self, theta: float, rounds: int) -> np.ndarray:
-    """In the mean of every round, float64 [rounds]; inf if there is none."""
+    """Noise in the mean of every round, float64 [rounds]; inf if impossible."""
     key = (theta, rounds)
     if key not in self._known:
-      # What is compared with a schedule of one's own are geometric ones.
+      # A custom schedule is compared with geometric ones.
       settings = dataclasses.replace(
         self._settings, theta=theta, rounds=rounds, schedule=()
       )
@@ -135,7 +135,7 @@ class Noise:
     return self._known[key]
 
   def plans(self) -> list[tuple[float, int]]:
-    """The (theta, rounds) that were looked at, sorted."""
+    """The (theta, rounds) of the compared plans, sorted."""
     return sorted(self._known)
 
   def close(self) -> None:
@@ -151,9 +151,9 @@ class Objective:
     contraction: A.
     initial_gap: Theta.
     noise_weight: L d / 2.
-    noise: Of every plan.
-    block_rounds: M is a multiple of it.
-    coarse: Whether to try few plans: with secret samples, or by privacy loss
+    noise: The noise of every plan.
+    block_rounds: Number of rounds that M is a multiple of.
+    coarse: Whether to try few plans. With secret samples, or privacy loss
       distributions, calibration is itself a search, so each plan takes ten
       times as long.
   """
@@ -206,14 +206,14 @@ class Objective:
       if at(grid[number]) < at(grid[index]):
         index = number
       elif self.coarse:
-        break  # Longer runs take longest to calibrate.
+        break  # Longer runs take longer to calibrate.
     low, high = grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]
     if not self.coarse and high - low > 2:
       found = _least(lambda x: at(round(math.exp(x))), low, high, 0.02)
       best = min([*grid, round(found)], key=at)
     else:
       best = grid[index]
-    # Among integers the last steps are one by one.
+    # Finish with single steps among the integers.
     while not self.coarse:
       better = min(max(1, best - 1), best, min(most, best + 1), key=at)
       if at(better) >= at(best):
@@ -222,7 +222,7 @@ class Objective:
     return self.point(theta, best * block)
 
   def best_theta(self, rounds: int) -> float:
-    """The theta in [A, 1] with the least bound after so many rounds."""
+    """The theta in [A, 1] with the smallest bound after that many rounds."""
     return _least(
       lambda x: self.point(math.exp(x), rounds).bound,
       *(self.contraction, 1.0),
@@ -230,10 +230,10 @@ class Objective:
     )
 
   def optimal(self, start: float | None = None) -> BoundPoint:
-    """The best plan of all.
+    """The best plan over theta and rounds.
 
     Args:
-      start: The theta to start from, sqrt(A) by default.
+      start: The theta to start from; sqrt(A) by default.
     """
     best = self.best_rounds(start or math.sqrt(self.contraction))
     for _ in range(1 if self.coarse else _PASSES):
@@ -248,7 +248,7 @@ class Objective:
     return best
 
   def theta_matters(self, theta: float) -> bool:
-    """Whether another theta has another noise, in two blocks of rounds."""
+    """Whether another theta changes the noise of two blocks of rounds."""
     other = math.sqrt(self.contraction)
     if math.isclose(other, theta):
       other = 1.0
@@ -261,7 +261,7 @@ class Objective:
   def alternative(
     self, plan: BoundPoint, contraction: float, initial_gap: float
   ) -> Alternative:
-    """What is best, and what `plan` comes to, at another A and Theta."""
+    """The best plan, and the bound of `plan`, for another A and Theta."""
     other = dataclasses.replace(
       self, contraction=contraction, initial_gap=initial_gap
     )
@@ -276,7 +276,7 @@ class Objective:
 def _least(
   function: Callable[[float], float], low: float, high: float, tolerance: float
 ) -> float:
-  """Where a function of a logarithm is least, in [low, high]."""
+  """The x in [low, high] that minimizes a function of ln(x)."""
 
   def finite(x: float) -> float:
     return min(function(x), sys.float_info.max)
@@ -291,10 +291,10 @@ def _least(
 
 
 def noise_weight(smoothness: float, dimension: int) -> float:
-  """L d / 2, what a unit of variance in each parameter adds to the bound.
+  """Returns L d / 2, which a unit variance in each parameter adds to the bound.
 
   Raises:
-    ValueError: If it is no normal number.
+    ValueError: If it is not a normal number.
   """
   weight = smoothness * dimension / 2
   if not sys.float_info.min <= weight < math.inf:
@@ -308,7 +308,7 @@ def noise_weight(smoothness: float, dimension: int) -> float:
 def compared_thetas(
   theta: float, best: float, coarse: bool = False
 ) -> tuple[float, ...]:
-  """A small grid with the theta that was asked for and the best one."""
+  """A small grid that includes the theta asked for and the best one."""
   chosen = [theta]
   for other in (best, *((1.0,) if coarse else _THETAS)):
     if not any(math.isclose(other, known) for known in chosen):

@@ -1,22 +1,22 @@
-r"""What correlated noise would leave in the last model, at the same budget.
+r"""The noise that correlated noise would leave in the last model, same budget.
 
-A factorized mechanism releases C x + z, x the sums of the rounds, z of
-independent values, and computes from it x + L z, L C = 1: the noise of a round
-depends on that of others. Tree aggregation and banded matrices are such, and so
-is independent noise, with a diagonal C.
+A factorized mechanism releases C x + z, where x are the sums of the rounds and
+z has independent values. From it, it computes x + L z with L C = 1: the noise
+of a round depends on that of other rounds. Tree aggregation and banded matrices
+are such mechanisms, and so is independent noise, with a diagonal C.
 
 A user is in the rounds of a set S, and moves the sum of each by at most 1, in
-whatever direction. So the release moves by at most
+any direction. So the release moves by at most
 
   sens^2 = max over users of sum_{i, j in S} |(C'C)_ij|,
 
-all columns of the user together: where they overlap, as in a tree whose root is
-a sum of all rounds, their lengths add up, and not their squares. The noise in
-the last model has the variance
+over all columns of the user together. Where they overlap, as in a tree whose
+root is a sum of all rounds, their lengths add up, not their squares. The noise
+in the last model has the variance
 
   sens^2 |L'a|^2 / mu^2,
 
-a the weights of the rounds in it (`best_schedule.impulse_response`).
+where a are the weights of the rounds in it (`best_schedule.impulse_response`).
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Factorization:
   """A mechanism of correlated Gaussian noise.
 
   Attributes:
-    name: In words.
+    name: Name of the mechanism, in words.
     factor: C, float64 [n, rounds].
     noise: L, float64 [rounds, n].
   """
@@ -42,7 +42,7 @@ class Factorization:
   noise: np.ndarray
 
   def squared_sensitivity(self, planned: np.ndarray) -> float:
-    """sens^2.
+    """Returns sens^2.
 
     Args:
       planned: bool [users, rounds], who is in which round.
@@ -52,11 +52,11 @@ class Factorization:
     return float(np.einsum('ui,ij,uj->u', patterns, products, patterns).max())
 
   def variance(self, response: np.ndarray, planned: np.ndarray) -> float:
-    """Of the noise in the last model, times mu^2.
+    """Variance of the noise in the last model, times mu^2.
 
     Args:
       response: a, float64 [rounds].
-      planned: As of `squared_sensitivity`.
+      planned: As for `squared_sensitivity`.
     """
     seen = response @ self.noise
     return self.squared_sensitivity(planned) * float(seen @ seen)
@@ -65,11 +65,11 @@ class Factorization:
 def independent(
   name: str, shape: privacy.NoiseShape, rounds: int
 ) -> Factorization:
-  """A new draw for every round.
+  """Independent noise in every round.
 
   Args:
-    name: In words.
-    shape: Of its variances.
+    name: Name of the mechanism, in words.
+    shape: Shape of its variances.
     rounds: M.
   """
   logs = shape.log_variances(rounds)
@@ -87,7 +87,7 @@ def tree(rounds: int) -> Factorization:
     rounds: M.
   """
   rows: list[np.ndarray] = []
-  # (round that it ends with, height) -> the estimate before its factor.
+  # (last round of a node, height) -> the estimate before its factor.
   buffers: dict[tuple[int, int], np.ndarray] = {}
   count = sum(rounds >> h for h in range(rounds.bit_length()))
   prefixes = np.zeros([rounds + 1, count])
@@ -122,7 +122,7 @@ def banded_root(rounds: int, bands: int) -> Factorization:
 
   Args:
     rounds: M.
-    bands: From 1 to `rounds`.
+    bands: Number of bands, from 1 to `rounds`.
   """
   k = np.arange(1, bands)
   coefficients = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
@@ -139,11 +139,11 @@ def banded_root(rounds: int, bands: int) -> Factorization:
 def best_banded_root(
   response: np.ndarray, planned: np.ndarray
 ) -> Factorization:
-  """The one that leaves least in the last model, of two bands or more.
+  """The banded root, of two or more bands, with the least noise in the model.
 
   Args:
-    response: As of `Factorization.variance`.
-    planned: The same.
+    response: As for `Factorization.variance`.
+    planned: As for `Factorization.variance`.
   """
   rounds = len(response)
   return min(
@@ -158,17 +158,17 @@ def compare(
   squared_mu: float,
   noise_multipliers: np.ndarray,
 ) -> tuple[tuple[str, float], ...]:
-  """Standard deviations in the last model, relative to those of a plan.
+  """Standard deviations in the last model, relative to that of a plan.
 
   Args:
-    response: As of `Factorization.variance`.
-    planned: The same, of the alternatives. They get nothing from the secret of
-      who takes part: the plan's noise may, where it is drawn.
+    response: As for `Factorization.variance`.
+    planned: As for `Factorization.variance`, for the alternatives. Secret
+      sampling does not reduce their noise, but it may reduce the plan's.
     squared_mu: mu^2, the budget of the alternatives.
-    noise_multipliers: The plan's own noise, independent, float64 [rounds].
+    noise_multipliers: The plan's own, independent noise, float64 [rounds].
 
   Returns:
-    (name, standard deviation), the least first.
+    Pairs (name, standard deviation), the smallest first.
   """
   rounds = len(response)
   own = float(response**2 @ noise_multipliers**2)
@@ -190,7 +190,7 @@ def compare(
     for each in candidates
   }
   found['as planned'] = 1.0
-  # Of what is equal the plan is first.
+  # The plan comes first among equals.
   return tuple(
     sorted(
       found.items(), key=lambda row: (round(row[1], 3), row[0] != 'as planned')

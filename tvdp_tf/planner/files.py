@@ -1,6 +1,6 @@
 """A plan as files: `plan.json`, `plan.csv`, `plan.png` and `report.html`.
 
-With a pilot also `contraction.png`, its loss curve and the fit.
+With a pilot, there is also `contraction.png`, its loss curve and the fit.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ COLUMNS = tuple(
   field.name for field in dataclasses.fields(planning_bound.BoundPoint)
 )
 
-# What lies higher than this above the start says only that it diverges.
+# Bounds above this multiple of the start only say that training diverges.
 _HEADROOM = 3.0
 _CURVE_POINTS = 300
 
@@ -35,7 +35,7 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
 
   Args:
     report: The plan.
-    path: The folder, see `output_folder.check`.
+    path: The folder; see `output_folder.check`.
 
   Raises:
     ValueError: If the folder exists or cannot be written.

@@ -1,4 +1,4 @@
-"""Reports the audit of a ledger: verdict, runs, every client's epsilon.
+"""Reports the audit of a ledger: verdict, runs, and every client's epsilon.
 
 If the ledger is in a run's folder, the run's statement is next to it. The
 statement knows more than the ledger: if it does not hold, this report does not
@@ -27,13 +27,13 @@ RUNS_COLUMNS = (
   *('worst_epsilon', 'target_epsilon'),
 )
 MOST_LINES = 20
-# As in `run_folder`, which imports much.
+# As in `run_folder`, which is slow to import.
 _STATEMENT = 'privacy.json'
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What is said of a ledger, with the statement beside it.
+  """The verdict on a ledger, including the statement beside it.
 
   Attributes:
     holds: Whether its target is proven, and no statement says otherwise.
@@ -45,10 +45,10 @@ class Verdict:
 
 
 def verdict(audit: ledger_audit.LedgerAudit) -> Verdict:
-  """The audit's verdict, or what the statement beside the ledger takes of it.
+  """The audit's verdict, unless the statement beside the ledger refutes it.
 
-  A statement is beside it that is in the same folder and ends with the same
-  line of the ledger.
+  A statement is beside the ledger if it is in the same folder and names the
+  same last line of the ledger.
   """
   said = files.read_json(pathlib.Path(audit.path).with_name(_STATEMENT))
   if said.get('ledger_head') != audit.head_hash:
@@ -66,7 +66,7 @@ def _worst_first(audit: ledger_audit.LedgerAudit) -> list[int]:
 
 
 def describe(audit: ledger_audit.LedgerAudit) -> str:
-  """The audit in words with a table of clients, several lines."""
+  """The audit in words, several lines, with a table of clients."""
   target = audit.header.target_epsilon
   order = _worst_first(audit)
   rows: list[tuple[str, ...]] = [('client', 'epsilon', 'participations', '')]
@@ -116,12 +116,12 @@ def _head(audit: ledger_audit.LedgerAudit) -> list[str]:
 def write(audit: ledger_audit.LedgerAudit, path: pathlib.Path) -> None:
   """Creates a folder with two tables.
 
-  `ledger_audit.csv` has a row a client, worst first; `ledger_runs.csv` a row a
-  run, with what its worst client has spent in it alone.
+  `ledger_audit.csv` has a row for each client, worst first. `ledger_runs.csv`
+  has a row for each run, with what its worst client has spent in it alone.
 
   Args:
     audit: The audit.
-    path: The folder, see `output_folder.check`.
+    path: The folder; see `output_folder.check`.
 
   Raises:
     ValueError: If the folder exists or cannot be written.
@@ -182,8 +182,8 @@ def check(audit: ledger_audit.LedgerAudit) -> None:
   """Checks that the ledger keeps what it promises.
 
   Raises:
-    LedgerError: If its end cannot be vouched for, or it says that the target is
-      enforced and a client is above it.
+    LedgerError: If lines may have been cut off its end, or if it says that the
+      target is enforced and a client is above it.
   """
   header = audit.header
   if not audit.head_verified:

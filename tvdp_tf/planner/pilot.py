@@ -1,28 +1,28 @@
 r"""A pilot run without noise, from which A and Theta are measured.
 
 A pilot hides nothing: it must have run on public data. Only its `metrics.csv`
-is needed; `config.json` beside it, where there is one, tells how it was run.
+is needed; `config.json` beside it, if there is one, says how it was run.
 
 The bound of Theorem 3 (corrected) without its noise term says that the gap
-shrinks by A a round; a pilot's loss curve is fitted with just that:
+shrinks by A in each round. Exactly this is fitted to a pilot's loss curve:
 
   loss(m) = L_inf + (L_0 - L_inf) A^m,  Theta = L_0 - L_inf
 
 where round 0 is extrapolated, by `scipy.optimize.least_squares` with its soft
-L1 loss. Its scale follows the median absolute residual, so that a few odd
+L1 loss. Its scale follows the median absolute residual, so a few outlying
 rounds count little.
 
 The cost is profiled over A, from its limit 0 (all of the fall before the second
-point) to its limit 1 (a straight line). The interval of A are the values whose
-profile is not rejected by a test of cost differences (Ronchetti's tau test,
-with Student's t); where it reaches a limit, A is not identifiable. It is
-widened for residuals that follow one another, by (1 + r) / (1 - r) in the
-variance with r their autocorrelation: a curve that is not quite geometric
-leaves such residuals.
+point) to its limit 1 (a straight line). The interval of A consists of the
+values whose profile is not rejected by a test of cost differences (Ronchetti's
+tau test, with Student's t). If it reaches a limit, A is not identifiable. It is
+widened for autocorrelated residuals, by (1 + r) / (1 - r) in the variance with
+r their autocorrelation: a curve that is not quite geometric leaves such
+residuals.
 
-The standard error of A is the interval's half width over Student's quantile,
-and those of Theta and L_inf are to it as in the linearised problem. The usual
-formula comes out too low, because few rounds decide on A.
+The standard error of A is the interval's half width over Student's quantile.
+Those of Theta and L_inf are proportional to it as in the linearized problem.
+The usual formula gives too little, because few rounds determine A.
 """
 
 import csv
@@ -48,15 +48,15 @@ _LEVEL = 0.95
 _FALL_LEVEL = 0.99
 _LARGEST_LOSS = 1e100
 _LARGEST_ROUND = 10**9
-# Losses are binary32: nothing finer can be told from rounding.
+# Losses are binary32: finer differences may be rounding.
 _ROUNDING = 2.0**-24
-# Huber's constant: 95 % efficient where residuals are normal.
+# Huber's constant: 95 % efficient if residuals are normal.
 _TUNING = 1.345
 _MAD_TO_STDDEV = 1.4826
 _SCALE_PASSES = 20
 
-# -1 / ln A, the rounds in which the gap falls to 1/e: the search goes on to
-# where the curve is that of a limit.
+# Range of -1 / ln A, the number of rounds in which the gap falls to 1/e. At its
+# ends, the curve is that of a limit.
 _SHORTEST = 0.05
 _LONGEST_PER_ROUND = 1e4
 _SEARCH_POINTS = 30
@@ -70,23 +70,23 @@ _LIMITS = (
 
 @dataclasses.dataclass(frozen=True)
 class ContractionEstimate:
-  """What a loss curve says.
+  """What a loss curve says about A and Theta.
 
   Attributes:
     rounds: Number of points of the curve.
     contraction: A, in (0, 1).
-    contraction_stderr: Its standard error.
+    contraction_stderr: Standard error of A.
     contraction_interval: 95 % interval of A, not symmetric, within (0, 1).
     initial_gap: Theta = L_0 - L_inf, extrapolated to round 0.
-    initial_gap_stderr: Its standard error.
-    initial_gap_at_interval: The fitted Theta if A is at either end.
+    initial_gap_stderr: Standard error of Theta.
+    initial_gap_at_interval: The fitted Theta for A at either end.
     final_loss: L_inf.
-    final_loss_stderr: Its standard error.
-    remaining: Share of the gap that is left after the last point, A^m; the
-      nearer to 1, the more L_inf and Theta are extrapolated.
+    final_loss_stderr: Standard error of L_inf.
+    remaining: Share of the gap that is left after the last point, A^m. The
+      closer to 1, the more L_inf and Theta are extrapolated.
     r_squared: Share of the curve's variance that the fit explains.
     residual_stddev: Robust standard deviation of the residuals.
-    autocorrelation: Of successive residuals.
+    autocorrelation: Autocorrelation of successive residuals.
   """
 
   rounds: int
@@ -112,16 +112,16 @@ class ContractionEstimate:
 class _Curve:
   """A loss curve, scaled to a range of 1, and its model as a + b x(A).
 
-  x falls from 1 at the first point to 0 at the last whatever A is, so that a
-  and b are well determined where A is not. As A goes to 0, all of the fall
-  comes before the second point; as it goes to 1, x becomes a straight line.
+  x falls from 1 at the first point to 0 at the last, whatever A is, so a and b
+  are well determined even if A is not. As A goes to 0, all of the fall comes
+  before the second point; as it goes to 1, x becomes a straight line.
 
   Attributes:
     y: The scaled losses, float64 [points].
     unit: The range of the losses.
     offset: The lowest loss.
-    least_scale: What rounding may do to y.
-    log_times: Grid to search A on, ln(-1 / ln A); its ends are as good as the
+    least_scale: The largest rounding error of y.
+    log_times: Grid to search A on, ln(-1 / ln A); its ends practically are the
       limits.
   """
 
@@ -140,7 +140,7 @@ class _Curve:
     )
 
   def x(self, log_time: float) -> np.ndarray:
-    """Float64 [points]."""
+    """Returns x at an A, float64 [points]."""
     log_a = -math.exp(-log_time)
     left = np.expm1((self._span - self._steps) * log_a)
     return np.exp(self._steps * log_a) * left / np.expm1(self._span * log_a)
@@ -151,14 +151,14 @@ class _Curve:
     return a + b * self.x(log_time) - self.y
 
   def plain_fit(self, log_time: float) -> tuple[np.ndarray, float]:
-    """((log time, a, b), sum of squares) of least squares at an A."""
+    """Least squares at an A: returns ((log time, a, b), sum of squares)."""
     columns = np.stack([np.ones_like(self.y), self.x(log_time)], axis=1)
     linear, *_ = np.linalg.lstsq(columns, self.y, rcond=None)
     square = float(np.sum((columns @ linear - self.y) ** 2))
     return np.array([log_time, *linear]), square
 
   def natural(self, log_time: float, a: float, b: float) -> tuple[float, float]:
-    """(Theta, L_inf) in the unit of the losses; Theta inf if it overflows."""
+    """Returns (Theta, L_inf) in the unit of the losses; Theta may be inf."""
     log_a = -math.exp(-log_time)
     gap = b / -math.expm1(self._span * log_a)
     with np.errstate(over='ignore'):
@@ -177,8 +177,8 @@ class _Fit:
   Attributes:
     curve: The curve.
     parameters: (log time, a, b), float64 [3].
-    cost: At the minimum.
-    scale: Of the soft L1 loss.
+    cost: Cost at the minimum.
+    scale: Scale of the soft L1 loss.
     stddev: Robust standard deviation of the residuals of y.
   """
 
@@ -215,9 +215,9 @@ class _Fit:
 
   @property
   def cost_unit(self) -> float:
-    """What twice a cost above the minimum is a chi-squared variable times.
+    """Twice the cost above its minimum is this times a chi-squared variable.
 
-    That is E psi^2 / E psi' with psi the derivative of the cost, times
+    It is E psi^2 / E psi' with psi the derivative of the cost, times
     (1 + r) / (1 - r) for residuals of autocorrelation r > 0.
     """
     points = len(self.curve.y)
@@ -225,7 +225,7 @@ class _Fit:
     slope = np.mean(np.hypot(1, self.residuals / self.scale) ** -3.0)
     variance = float(psi @ psi / (points - _PARAMETERS) / slope)
     least = (self.curve.least_scale / self.scale) ** 2
-    # At worst all points are worth one.
+    # At worst, all points count as one.
     r = min(max(self.autocorrelation, 0.0), 1 - 2 / points)
     return max(variance, least) * (1 + r) / (1 - r)
 
@@ -252,7 +252,7 @@ def _fit(curve: _Curve) -> _Fit:
   inner = curve.log_times[1:-1]
   plain = [curve.plain_fit(t) for t in inner.tolist()]
   best = min(plain, key=lambda fit: fit[1])[0]
-  # Another valley may be the best once odd rounds count less.
+  # Another minimum may be the best once outlying rounds count less.
   starts = [best, *(fit for fit, _ in plain[:: len(plain) // _STARTS])]
   free = [-math.inf, math.inf]
   bounds = np.array([curve.log_times[[0, -1]], free, free]).T
@@ -287,7 +287,7 @@ def _student(points: int) -> float:
 
 
 def _check_fall(fit: _Fit) -> None:
-  """Refuses a curve that a constant fits as well."""
+  """Refuses a curve that a constant fits just as well."""
   curve = fit.curve
   constant = _least_squares(
     lambda level: (level - curve.y) / fit.scale, [float(np.median(curve.y))]
@@ -332,13 +332,13 @@ def _interval(fit: _Fit) -> tuple[float, float]:
 def _standard_errors(
   rounds: np.ndarray, contraction: float, gap: float, half_width: float
 ) -> np.ndarray:
-  """The covariance of (A, Theta, L_inf), linearised, scaled to A's interval."""
+  """Standard errors of (A, Theta, L_inf), linearized, from A's interval."""
   m = rounds.astype(np.float64)
   powers = contraction**m
   jacobian = np.stack(
     [gap * m * powers / contraction, powers, np.ones_like(m)], axis=1
   )
-  # Columns of one length: A and Theta differ by orders of magnitude.
+  # Scale the columns to one length: A and Theta differ by orders of magnitude.
   lengths = np.sqrt((jacobian**2).sum(axis=0))
   relative = np.sqrt((np.linalg.pinv(jacobian / lengths) ** 2).sum(axis=1))
   relative /= lengths
@@ -346,7 +346,7 @@ def _standard_errors(
 
 
 def _checked(rounds, losses) -> tuple[np.ndarray, np.ndarray]:
-  """(int64 [points], float64 [points]), fit to be fitted."""
+  """Checks and returns rounds, int64 [points], and losses, float64 [points]."""
   if len(rounds) != len(losses):
     raise ValueError(
       f'losses must be one a round, got {len(losses)} of {len(rounds)}'
@@ -383,7 +383,7 @@ def estimate_contraction(
 
   Raises:
     ValueError: If there are fewer than 5 points or too many, the losses do not
-      fall, or A cannot be told from 0 or from 1.
+      fall, or A cannot be distinguished from 0 or from 1.
   """
   m, y = _checked(rounds, losses)
   curve = _Curve(m, y)
@@ -421,7 +421,7 @@ def estimate_contraction(
 
 
 _ROUND, _NOISE, _LOSS = _COLUMNS = ('round', 'noise_stddev', 'test_loss')
-# What A depends on, of what a plan and a run both have.
+# The settings of both a plan and a run that A depends on.
 _DECISIVE = (
   *('users', 'users_per_round', 'local_steps', 'learning_rate'),
   'l2_norm_clip',
@@ -430,7 +430,7 @@ _DECISIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class Pilot:
-  """A pilot run and what it says.
+  """A pilot run and its estimate.
 
   Attributes:
     path: Its `metrics.csv`.
@@ -449,7 +449,7 @@ class Pilot:
   def differences(
     self, settings: planning_settings.PlanSettings
   ) -> dict[str, tuple[Any, Any]]:
-    """What A depends on and differs: name -> (in the pilot, in the plan)."""
+    """Settings that A depends on and that differ: name -> (pilot, plan)."""
     known = self.settings or {}
     pairs = {
       name: (known[name], getattr(settings, name))
@@ -490,7 +490,7 @@ def _round(row: Mapping[str, str], line: int, last: int) -> int:
 
 
 def _parse(reader: csv.DictReader) -> tuple[list[int], list[float]]:
-  """(rounds, losses)."""
+  """Returns (rounds, losses)."""
   names = list(reader.fieldnames or ())
   missing = [name for name in _COLUMNS if names.count(name) != 1]
   if missing:
@@ -521,7 +521,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _settings(path: pathlib.Path) -> Mapping[str, Any] | None:
-  """What the run of a `metrics.csv` was set to, as far as it makes sense."""
+  """The settings of the run of a `metrics.csv`, as far as they are usable."""
   config = files.read_json(path.with_name(run_folder.CONFIG))
   settings = config.get('settings')
   if not isinstance(settings, dict):
@@ -539,8 +539,9 @@ def read(path: str) -> Pilot:
     The pilot.
 
   Raises:
-    ValueError: If the file cannot be read or is no metrics of a run, if the run
-      had noise, or if its losses do not determine A; one line.
+    ValueError: If the file cannot be read or does not hold the metrics of a
+      run, if the run had noise, or if its losses do not determine A. The
+      message is one line.
   """
   file_path = pathlib.Path(path)
   if file_path.is_dir():

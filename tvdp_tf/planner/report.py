@@ -21,7 +21,7 @@ from tvdp_tf.privacy import calibration as calibration_lib
 from tvdp_tf.training import population as population_lib
 from tvdp_tf.training import settings as training_settings
 
-# A plan whose bound is so many times the best one is called out.
+# A plan whose bound is this many times the best one gets a warning.
 _HOPELESS = 10.0
 
 
@@ -30,14 +30,14 @@ class CalibratedNoise:
   """The noise of one calibration.
 
   Attributes:
-    calibration: Its name; empty for a mechanism that has no choice.
+    calibration: The name of the rule; empty for a mechanism without a choice.
     sound: Whether the rule gives a sound epsilon, if the sensitivity is proven;
       None if there is no choice.
     note: Why it is sound or not, or why there is no such noise.
-    noise_stddevs: The least noise of a client in the first and the last round;
-      None if the target is out of the accountant's reach.
+    noise_stddevs: The smallest noise of a client in the first and the last
+      round; None if the accountant cannot reach the target.
     noise_multipliers: The same, relative to the sensitivity.
-    delivered: Epsilon of the client that spends most.
+    delivered: Epsilon of the client that spends the most.
   """
 
   calibration: str
@@ -101,7 +101,7 @@ class PlanReport:
 
   @property
   def asked_plan(self) -> str:
-    """What was asked for: how its noise changes, and its rounds."""
+    """The plan that was asked for, in words: its noise and its rounds."""
     if self.settings.schedule:
       return f'a schedule of your own, M = {self.settings.rounds}'
     return self.words(self.asked.asked)
@@ -113,17 +113,17 @@ class PlanReport:
 
   @property
   def theta_matters(self) -> bool:
-    """Whether the mechanism has a use for theta."""
+    """Whether the mechanism uses theta."""
     return len(self.plans) > 1
 
   @property
   def drawn_anew(self) -> tuple[str, ...]:
-    """What training will draw otherwise than the plan, in words."""
+    """What training will draw differently from the plan, in words."""
     settings = self.settings
     if settings.seed is not None:
       return ()
     found = []
-    # Secret samples count for every user alike.
+    # Secret sampling costs every user the same.
     secret = self.mechanism.header.sampling == 'poisson'
     if settings.sampling_rate < 1 and not secret:
       found.append('who takes part when')
@@ -133,7 +133,7 @@ class PlanReport:
 
   @property
   def warnings(self) -> tuple[str, ...]:
-    """What speaks against training as it was asked for, in sentences."""
+    """Reasons against training as it was asked for, in sentences."""
     asked, best = self.asked.asked, self.optimal
     gap = self.objective.initial_gap
     found = []
@@ -162,7 +162,7 @@ class PlanReport:
     )
 
   def to_json_dict(self) -> dict[str, object]:
-    """The report as `json.dumps` takes it; infinity is the string 'inf'."""
+    """The report, ready for `json.dumps`; infinity is the string 'inf'."""
     settings, mechanism = self.settings, self.mechanism
     sizes = self.population.examples_per_user
     formula, proven = mechanism.sensitivity_on_record
@@ -202,7 +202,7 @@ class PlanReport:
 
 
 def _without_infinity(value: Any) -> Any:
-  """JSON has no infinity."""
+  """Replaces infinity by 'inf', because JSON has no infinity."""
   if isinstance(value, dict):
     return {key: _without_infinity(entry) for key, entry in value.items()}
   if isinstance(value, list | tuple):
@@ -237,11 +237,11 @@ def calibrated_noise(
 
   Args:
     settings: The settings of the plan.
-    population: Its users.
+    population: The users of the plan.
     chosen: The simulation of the settings.
 
   Returns:
-    One for each; one alone for a mechanism without a choice.
+    The noise for each; only one for a mechanism without a choice.
   """
   allowed = type(chosen.mechanism).calibrations(settings.participation)
   if not allowed:
@@ -269,7 +269,7 @@ def _complete(
   settings: planning_settings.PlanSettings,
   pilot: planning_pilot.Pilot | None,
 ) -> planning_settings.PlanSettings:
-  """The settings with A and Theta."""
+  """Returns the settings with A and Theta filled in."""
   if pilot is not None:
     for name in planning_settings.MEASURED:
       if name in settings.given:
@@ -369,7 +369,10 @@ def make_report(
 def _advice(
   settings: planning_settings.PlanSettings, mechanism: mechanisms.Mechanism
 ) -> best_schedule.Advice | None:
-  """Where a record may be in every release: else its rounds are its own."""
+  """Advice on schedules, if a record may be in every release.
+
+  Otherwise the best schedule depends on the rounds that a record is in.
+  """
   if not mechanism.takes_schedule or settings.sampling_rate < 1:
     return None
   response = best_schedule.impulse_response(
@@ -381,12 +384,12 @@ def _advice(
 def _correlated(
   settings: planning_settings.PlanSettings, sim: simulation.Simulation
 ) -> tuple[tuple[str, float], ...]:
-  """Where a server that sees all adds the noise, it may correlate it."""
+  """Compares correlated noise, which a server that sees all data may add."""
   mechanism = sim.mechanism
   if not mechanism.shares_noise or mechanism.sums_securely:
     return ()
   if settings.users % settings.users_per_round:
-    return ()  # It is compared with balanced participation.
+    return ()  # The comparison needs balanced participation.
   cohorts = participation.BalancedParticipation(
     settings.users, settings.users_per_round, 0
   )
@@ -410,7 +413,7 @@ def _compared(
   objective: planning_bound.Objective,
   settings: planning_settings.PlanSettings,
 ) -> tuple[planning_bound.BoundPoint, tuple[planning_bound.ThetaPlan, ...]]:
-  """The best plan, and what each of some thetas costs."""
+  """The best plan, and the costs of some thetas."""
   theta, rounds = settings.theta, settings.rounds
   asked = objective.point(theta, rounds)
   if not objective.theta_matters(theta):
@@ -426,7 +429,7 @@ def _compared(
       theta, optimal.theta, objective.coarse
     )
   ]
-  # No plan of the table beats the best, whole blocks of rounds or not.
+  # No plan in the table may beat the best one, even without whole blocks.
   shown = [asked, *(point for p in plans for point in (p.best, p.asked))]
   best = min(shown, key=lambda point: point.bound)
   is_better = best.bound < optimal.bound * (1 - 1e-6)

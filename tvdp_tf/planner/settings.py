@@ -1,7 +1,7 @@
 """The settings of a plan: those of training, and inputs of the prediction.
 
-Field names are the names of the flags, so that an error about a field is an
-error about its flag.
+Field names are the names of the flags, so an error about a field is an error
+about its flag.
 """
 
 import dataclasses
@@ -9,12 +9,12 @@ import dataclasses
 from tvdp_tf import _validate
 from tvdp_tf.training import settings as training_settings
 
-# What a plan can measure from a pilot.
+# Fields that a plan can measure from a pilot.
 MEASURED = ('contraction', 'initial_gap')
-# What no training needs.
+# Fields that training does not need.
 OWN = (*MEASURED, 'smoothness', 'examples_per_user', 'dimension')
 
-# A plan runs through all rounds, and asks of every user who takes part when.
+# A plan goes through all rounds and stores who takes part in each.
 _MOST_ROUNDS = 100_000
 _MOST_CELLS = 10**8
 # Exact in binary64.
@@ -85,7 +85,7 @@ class PlanSettings(training_settings.TrainingSettings):
 
   @property
   def block_rounds(self) -> int:
-    """Rounds in which all users take part once; 1 if there is no such rule."""
+    """Rounds in which all users take part once; 1 without such a rule."""
     if self.participation == 'balanced':
       return self.users // self.users_per_round
     return 1
@@ -106,7 +106,7 @@ class PlanSettings(training_settings.TrainingSettings):
     )
 
   def to_json_dict(self) -> dict[str, object]:
-    """Every setting, resolved."""
+    """All settings, resolved, ready for `json.dumps`."""
     values = dataclasses.asdict(self)
     del values['given']
     return values

@@ -1,4 +1,4 @@
-"""A run without its training: the rounds' releases, by the mechanism itself."""
+"""Simulates a run without training: the mechanism's releases of all rounds."""
 
 import dataclasses
 
@@ -24,12 +24,12 @@ class Simulation:
 
   @property
   def noise_stddevs(self) -> np.ndarray:
-    """The least noise that a client adds, float64 [rounds]."""
+    """The smallest noise that a client adds in each round, float64 [rounds]."""
     return np.array([r.noise_stddev for r in self.mechanism.history])
 
   @property
   def noise_multipliers(self) -> np.ndarray:
-    """The least noise multiplier of a client, float64 [rounds]."""
+    """The smallest noise multiplier of a client, float64 [rounds]."""
     return np.array(
       [
         np.min(r.noise_multipliers, initial=np.inf)
@@ -45,15 +45,15 @@ def run(
   """Calibrates the mechanism, as training would, and goes through its rounds.
 
   Args:
-    settings: Of the run.
-    population: Its users.
+    settings: The settings of the run.
+    population: The users of the run.
 
   Returns:
     The simulation.
 
   Raises:
-    ValueError: If no noise meets the target, or that of a round is not
-      representable; about a setting.
+    ValueError: If no noise meets the target, or the noise of a round is not
+      representable. The message names a setting.
   """
   with mechanisms.named_after_a_setting(settings):
     return _run(settings, population)

@@ -1,11 +1,11 @@
-"""A plan in words, for a terminal: aligned lines of at most 80 characters."""
+"""Describes a plan for a terminal: aligned lines of at most 80 characters."""
 
 import math
 
 from tvdp_tf.output import layout
 from tvdp_tf.planner import report as planning_report
 
-# From here on a measurement is called into question.
+# Above these values, a measurement gets a warning.
 _MOST_AUTOCORRELATION = 0.5
 _MOST_REMAINING = 0.2
 
@@ -196,7 +196,7 @@ def _plan_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
       )
       if is_so
     ]
-    # A schedule of one's own has the length that it has.
+    # A custom schedule has a fixed length.
     is_own = is_asked and bool(report.settings.schedule)
     numbers = (best.decay, best.noise, best.bound)
     rows.append(
@@ -255,7 +255,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
 
 
 def _schedule(report: planning_report.PlanReport) -> list[str]:
-  """What other schedules would leave of the noise in the last model."""
+  """The section on the noise that other schedules would leave in the model."""
   advice, settings = report.advice, report.settings
   if advice is None:
     return [
@@ -294,7 +294,7 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
 
 
 def _correlated(report: planning_report.PlanReport) -> list[str]:
-  """What correlated noise would leave, at the same epsilon."""
+  """The section on what correlated noise would leave, at the same epsilon."""
   best, _ = report.correlated[0]
   return [
     'Correlated noise: standard deviation in the released model, at the same'
@@ -310,7 +310,7 @@ def _correlated(report: planning_report.PlanReport) -> list[str]:
 
 
 def _measurement(report: planning_report.PlanReport) -> list[str]:
-  """The section about A and Theta, of a report with a pilot."""
+  """The section on A and Theta, for a report with a pilot."""
   pilot = report.pilot
   assert pilot is not None
   estimate = pilot.estimate
@@ -380,7 +380,7 @@ def _doubts(report: planning_report.PlanReport) -> list[str]:
 
 
 def _proposal(report: planning_report.PlanReport) -> list[str]:
-  """The section with the plan to train, of a report with a pilot."""
+  """The section on the proposed plan, for a report with a pilot."""
   settings, optimal = report.settings, report.optimal
   assert settings.initial_gap is not None
   sigmas = f'sigma of round 1 = {optimal.sigma:.6g}'

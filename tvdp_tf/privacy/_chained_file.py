@@ -1,10 +1,10 @@
 r"""A file of hash-chained lines: append-only, durable, hard to edit unnoticed.
 
 Every line is one JSON object in canonical form (sorted keys, no spaces, ASCII,
-shortest numbers that round-trip). Its last entry is the SHA-256 of the line
-before and of its own bytes, so no line can be edited, moved or removed without
-breaking the chain. A sidecar `<file>.head` holds the number of lines and the
-last hash, so no line can be cut off the end without contradicting it.
+shortest numbers that round-trip). Its last entry is the SHA-256 of the previous
+line's hash and its own bytes, so no line can be edited, moved or removed
+without breaking the chain. A sidecar `<file>.head` holds the number of lines
+and the last hash, so no line can be cut off the end without contradicting it.
 
 A line survives a kill and a power cut once `append` has returned:
 
@@ -16,8 +16,8 @@ A line survives a kill and a power cut once `append` has returned:
 A crash in between leaves a file that opens: an unfinished line is dropped,
 because its `append` never returned, and a complete one beyond the head is kept.
 
-A file has one writer, which holds the lock while the file is open. Or it is
-opened `shared` by any number of processes on one machine. Then each holds the
+Either a file has one writer, which holds the lock while the file is open, or
+any number of processes on one machine open it `shared`. Each then holds the
 lock for one line at a time (`locked`), reads and verifies what the others have
 appended since, and repairs what a killed process left behind.
 
@@ -44,8 +44,8 @@ _DOMAIN = b'tvdp_tf chained line v1\0'
 _FIRST_HASH = '0' * 64
 _SUFFIX = re.compile(rb',"hash":"([0-9a-f]{64})"\}')
 _SUFFIX_LENGTH = len(',"hash":""}') + 64
-# A line takes milliseconds: who holds the lock for longer is no other writer of
-# lines, but has the file for itself, or hangs.
+# A line takes milliseconds. A process that holds the lock for longer is not
+# writing a shared line: it has the file to itself, or it hangs.
 _LOCK_SECONDS = 60.0
 _HEAD = re.compile(rb'\{"count":([1-9][0-9]{0,17}),"hash":"([0-9a-f]{64})"\}\n')
 
@@ -56,14 +56,14 @@ class LedgerError(errors.TvdpError):
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-  """What a file holds, its chain and its head verified.
+  """The contents of a file whose chain and head have been verified.
 
   Attributes:
     payloads: The JSON object of every complete line, without its hash.
     last_hash: Hash of the last complete line, 64 hexadecimal digits.
     head_count: Number of lines that the head vouches for; None without a head.
-    size: Bytes in complete lines.
-    torn: Bytes of an unfinished line after them.
+    size: Size of the complete lines, in bytes.
+    torn: Size of an unfinished line after them, in bytes.
   """
 
   payloads: list[dict[str, Any]]
@@ -85,14 +85,14 @@ def _hash(previous: str, body: bytes) -> str:
 
 
 def chained_line(previous: str | None, payload: Mapping[str, Any]):
-  """The bytes of a line, and its hash.
+  """Returns the bytes of a line and its hash.
 
   Args:
     previous: Hash of the line before; None for the first line.
     payload: A non-empty JSON object without NaN or infinity.
 
   Returns:
-    (line with its line feed, hash).
+    A tuple (line with its line feed, hash).
   """
   body = _canonical(payload)
   digest = _hash(previous or _FIRST_HASH, body)
@@ -154,14 +154,14 @@ def read(path: str | os.PathLike) -> Chain:
   """Reads and verifies a file without locking or changing it.
 
   Args:
-    path: The file. It may be one that is being appended to.
+    path: The file. Another process may be appending to it.
 
   Raises:
     LedgerError: If it is missing, empty, edited, reordered or cut short, or
-      cannot be read. One line, with the number of the line in the file.
+      cannot be read. The message is one line and names the line in the file.
   """
   path = os.fspath(path)
-  # The head first: the file may grow in between, and never shrinks.
+  # Read the head first: the file may grow in between, but never shrinks.
   head = _read_head(path)
   data = _read_bytes(path)
   if data is None:
@@ -191,12 +191,12 @@ def _verify_lines(
   Args:
     path: The file, for errors.
     lines: The complete lines at its end, without their line feeds.
-    before: How many lines there are before them, verified.
-    digest: Hash of the last of these.
-    head: What the head holds, if there is one.
+    before: Number of lines before these, already verified.
+    digest: Hash of the last verified line.
+    head: Count and hash in the head, if there is one.
 
   Returns:
-    Their payloads, and the hash of the last line.
+    The payloads of `lines`, and the hash of the last line.
 
   Raises:
     LedgerError: If a line is wrong, or the head contradicts them.
@@ -250,7 +250,7 @@ def _write_head(path: str, count: int, digest: str):
 
 
 def _lock(path: str, descriptor: int):
-  """For one writer. `flock` tells apart two openings by one process too."""
+  """Locks for one writer. `flock` also separates two opens by one process."""
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -260,7 +260,7 @@ def _lock(path: str, descriptor: int):
 
 
 def _lock_in_turn(path: str, descriptor: int):
-  """Like `_lock`, but waits for others to end their lines."""
+  """Like `_lock`, but waits for others to finish their lines."""
   deadline = time.monotonic() + _LOCK_SECONDS
   while True:
     try:
@@ -268,7 +268,7 @@ def _lock_in_turn(path: str, descriptor: int):
     except LedgerError:
       if time.monotonic() > deadline:
         raise
-    # At random, lest two wait for each other's beat.
+    # A random wait, so that two processes do not stay in step.
     time.sleep(random.uniform(0.0005, 0.005))
 
 
@@ -277,10 +277,10 @@ def _unlock(descriptor: int):
 
 
 class ChainedFile:
-  """A file that this object appends to: alone until it is closed, or in turn.
+  """A file to append to, either alone until it is closed, or in turn.
 
-  Made by `create` or `open`. A child made by fork shares its lock, and what it
-  wrote would be unknown here: it cannot use the object. Not thread-safe.
+  Made by `create` or `open`. A forked child shares the lock, and this object
+  would not see what it writes, so a child cannot use it. Not thread-safe.
   """
 
   def __init__(
@@ -303,18 +303,18 @@ class ChainedFile:
     payload: Mapping[str, Any],
     shared: bool = False,
   ) -> 'ChainedFile':
-    """Makes a file whose first line is `payload`.
+    """Creates a file whose first line is `payload`.
 
-    The file appears under its name complete and with its head, or not at all;
-    a creation that was interrupted can be tried again.
+    The file appears under its name complete and with its head, or not at all.
+    After an interruption, creation can be tried again.
 
     Args:
       path: The file.
       payload: A JSON object.
-      shared: Whether others may append to it, too.
+      shared: Whether other processes may also append to it.
 
     Raises:
-      LedgerError: If there is such a file, or the head of one that is gone.
+      LedgerError: If the file exists, or the head of one that is gone.
     """
     path = os.fspath(path)
     _refuse_existing(path)
@@ -327,7 +327,7 @@ class ChainedFile:
         _lock_in_turn(path, descriptor)
       else:
         _lock(path, descriptor)
-      # Again: whoever held the lock before may have created it.
+      # Check again: the previous holder of the lock may have created it.
       _refuse_existing(path)
       os.ftruncate(descriptor, 0)
       _write(descriptor, line)
@@ -350,22 +350,22 @@ class ChainedFile:
   def open(
     cls, path: str | os.PathLike, shared: bool = False
   ) -> tuple['ChainedFile', Chain]:
-    """Opens a file to append to it, and repairs what a crash left.
+    """Opens a file to append to it, and repairs what a crash left behind.
 
     An unfinished last line is dropped; complete lines beyond the head are made
-    durable and the head is brought up to them.
+    durable and the head is updated to include them.
 
     Args:
       path: The file.
-      shared: Whether others may append to it, too.
+      shared: Whether other processes may also append to it.
 
     Returns:
-      The file, and what it holds.
+      The file and its contents.
 
     Raises:
       LedgerError: As `read`; if the file has no head, so that it may have been
-        cut short; or if it is open for writing already, by one that does not
-        share it.
+        cut short; or if it is already open for writing by a process that does
+        not share it.
     """
     path = os.fspath(path)
     descriptor = -1
@@ -396,25 +396,25 @@ class ChainedFile:
 
   @property
   def shared(self) -> bool:
-    """Whether others may append, too."""
+    """Whether other processes may also append."""
     return self._shared
 
   @property
   def head_hash(self) -> str:
-    """Hash of the last line: kept elsewhere, it pins all that was written."""
+    """Hash of the last line; a copy kept elsewhere pins the whole file."""
     return self._hash
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[list[dict[str, Any]]]:
-    """Within it nobody else appends; a shared file is appended to within it.
+    """A context in which nobody else appends; a shared file requires it.
 
     Yields:
       The payloads of the lines that others have appended since.
 
     Raises:
-      LedgerError: If the file is closed; if what others have left is no
-        continuation of what was there, or the file cannot be read: this object
-        is unusable then; or if somebody keeps the file locked.
+      LedgerError: If the file is closed; if the file no longer continues what
+        was read before or cannot be read, after which this object is unusable;
+        or if another process keeps the file locked.
     """
     if self._locked:
       yield []
@@ -423,7 +423,7 @@ class ChainedFile:
     _lock_in_turn(self._path, self._descriptor)
     self._locked = True
     try:
-      # Until all is read: an interrupt below leaves it unusable.
+      # Unusable until all is read, in case an interrupt comes below.
       self._usable = False
       payloads = self._read_on()
       self._usable = True
@@ -434,7 +434,7 @@ class ChainedFile:
         _unlock(self._descriptor)
 
   def _read_on(self) -> list[dict[str, Any]]:
-    """Verifies and takes in what others have appended; mends what they left."""
+    """Verifies and adopts what others have appended, and repairs the end."""
     try:
       size = self._size_now()
       if size < self._size:
@@ -474,19 +474,19 @@ class ChainedFile:
     return payloads
 
   def append(self, payload: Mapping[str, Any]):
-    """Adds a line; when this returns, the line is on the disk.
+    """Adds a line; when this returns, the line is on disk.
 
     A shared file must be `locked`.
 
     Raises:
-      LedgerError: If the file is closed, was changed by something else, or
-        cannot be written. Whether the line is in the file is then known only
-        when it is opened again, and this object takes no further line.
+      LedgerError: If the file is closed, was changed by another program, or
+        cannot be written. Only opening the file again then shows whether it
+        has the line, and this object accepts no further line.
     """
     self._check_usable()
     assert self._locked, 'a shared file is appended to within locked()'
     line, digest = chained_line(self._hash, payload)
-    # Until all is done: an interrupt anywhere below leaves it unusable.
+    # Unusable until all is done, in case an interrupt comes anywhere below.
     self._usable = False
     try:
       self._check_untouched()
@@ -501,7 +501,7 @@ class ChainedFile:
     self._usable = True
 
   def check_process(self):
-    """Raises `LedgerError` in a process that another one has forked."""
+    """Raises `LedgerError` in a process forked after the file was opened."""
     if os.getpid() != self._process:
       raise LedgerError(
         f'{self._path}: was opened by process {self._process} and is used in'
@@ -521,7 +521,7 @@ class ChainedFile:
       raise LedgerError(f'{self._path}: was changed by another program')
 
   def _size_now(self) -> int:
-    """Bytes in the file, if it is still the one under its name.
+    """Size in bytes, after checking that the path still names the open file.
 
     Lines written to a file that was moved away would be lost.
     """
@@ -531,10 +531,10 @@ class ChainedFile:
     return there.st_size
 
   def reread(self) -> list[dict[str, Any]]:
-    """Closes the file, and verifies all of it once more.
+    """Closes the file and verifies all of it again.
 
     Returns:
-      The payload of every complete line, `head_hash` being that of the last.
+      The payload of every complete line; `head_hash` is that of the last one.
 
     Raises:
       LedgerError: As `read`.
@@ -568,15 +568,15 @@ def _mend(
   last: tuple[int, str],
   head_count: int,
 ):
-  """Mends what a crash left: drops a torn line, and brings up the head.
+  """Repairs what a crash left: drops a torn line and updates the head.
 
   Args:
     path: The file, locked.
-    descriptor: The same, open.
-    size: Bytes in complete lines.
-    torn: Bytes after them.
+    descriptor: Its open file descriptor.
+    size: Size of the complete lines, in bytes.
+    torn: Number of bytes after them.
     last: Number and hash of the last complete line.
-    head_count: How many lines the head vouches for.
+    head_count: Number of lines that the head vouches for.
   """
   if torn:
     os.ftruncate(descriptor, size)

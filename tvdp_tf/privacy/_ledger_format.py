@@ -34,7 +34,7 @@ _MAX_RUNS = 1_000_000
 _MAX_ORDER = 2.0**14
 _DIGEST = re.compile('[0-9a-f]{64}')
 _RUN_ID = re.compile('[0-9a-f]{32}')
-# In version 1 the header said of its one run what a run's line says now.
+# In version 1 the header held what a run's line holds now, for its one run.
 _OF_A_RUN = (
   *('mechanism', 'sensitivity', 'sensitivity_proven', 'target_epsilon'),
   'sampling_rate',
@@ -42,7 +42,7 @@ _OF_A_RUN = (
 
 
 def _text(name: str, value: Any) -> str:
-  # One line on a terminal, whoever wrote the file.
+  # Anyone may have written the file: its text must stay one line on a terminal.
   if not isinstance(value, str) or not value or not value.isprintable():
     raise ValueError(
       f'{name} must be printable text, got {_validate.quoted(value)}'
@@ -91,7 +91,7 @@ class LedgerHeader:
     data: A public description of the clients' data and how they were
       distributed, without a digest of the data. If empty, the ledger can have
       only one run.
-    partition_seed: Public seed that the data were distributed by, >= 0, if any.
+    partition_seed: Public seed used to distribute the data, >= 0, if any.
     units: The number of protected examples or users, if it is public.
     renyi_order: With sampling 'poisson', the Renyi order > 1 of the accounting
       of all runs, fixed in advance. This makes the budget valid for noise that
@@ -99,7 +99,7 @@ class LedgerHeader:
       its best order is used.
 
   Raises:
-    ValueError: If an attribute is none of these.
+    ValueError: If an attribute is invalid.
   """
 
   unit: str
@@ -171,7 +171,7 @@ _CLAIM = re.compile(r', as (.+) claims$')
 
 
 def claimed(sensitivity: str, by: str) -> str:
-  """A `LedgerRun.sensitivity` that is not this library's, and who claims it."""
+  """A `LedgerRun.sensitivity` claimed by `by`, not by this library."""
   return f'{sensitivity}, as {by} claims'
 
 
@@ -199,7 +199,7 @@ class LedgerRun:
     run_id: 32 hexadecimal digits that no other run has; random by default.
 
   Raises:
-    ValueError: If an attribute is none of these.
+    ValueError: If an attribute is invalid.
   """
 
   mechanism: str
@@ -236,15 +236,15 @@ class LedgerRun:
 
   @property
   def claimed_by(self) -> str:
-    """Who claims the sensitivity, where it is not this library; or empty."""
+    """Who claims the sensitivity; empty if this library does."""
     found = _CLAIM.search(self.sensitivity)
     return found[1] if found else ''
 
   def check(self, header: LedgerHeader):
-    """Whether the run can stand in a ledger with that header.
+    """Checks that the run fits a ledger with that header.
 
     Raises:
-      ValueError: If not.
+      ValueError: If it does not.
     """
     if header.sampling == NONE and self.sampling_rate != 1:
       raise ValueError(
@@ -264,13 +264,13 @@ def _hexadecimal(name: str, pattern: re.Pattern[str], value: Any):
 
 @dataclasses.dataclass(frozen=True)
 class LedgerRecord:
-  """One attempt at a round, recorded before anything of it is released.
+  """One attempt at a round, recorded before any of it is released.
 
   Attributes:
     run: Number of its run, from 1, in the order of the runs' lines.
-    round: From 1.
-    attempt: From 1: how often that round of that run has been recorded, this
-      time included.
+    round: Number of the round, from 1.
+    attempt: How often that round of that run has been recorded, including this
+      time; from 1.
     clients: Who takes part, distinct numbers from 0.
     noise_multipliers: Noise standard deviation over sensitivity of every
       client, or one for all of them; 0 is a release without noise. Empty with
@@ -284,7 +284,7 @@ class LedgerRecord:
       many as `noise_digests`, or one if all are the same.
 
   Raises:
-    ValueError: If an attribute is none of these.
+    ValueError: If an attribute is invalid.
   """
 
   round: int
@@ -330,10 +330,10 @@ class LedgerRecord:
     return self.noise_multipliers
 
   def check(self, header: LedgerHeader):
-    """Whether the record can stand in a ledger with that header.
+    """Checks that the record fits a ledger with that header.
 
     Raises:
-      ValueError: If not.
+      ValueError: If it does not.
     """
     for client in self.clients and (min(self.clients), max(self.clients)):
       _validate.integer('clients', client, 0, header.clients - 1)
@@ -356,7 +356,7 @@ class LedgerRecord:
       if not self.clients:
         raise ValueError('clients must not be empty, got []')
       return
-    # One noise on one sum: whoever was drawn, the release is one event.
+    # There is one noise on one sum: whoever was drawn, it is one event.
     for name in ('noise_multipliers', 'noise_digests'):
       if len(getattr(self, name)) != 1:
         raise ValueError(
@@ -371,7 +371,7 @@ class LedgerRecord:
       )
 
   def inputs(self) -> tuple[str, ...]:
-    """The input digest of every noise digest."""
+    """The input digest for every noise digest."""
     if len(self.input_digests) == 1:
       return self.input_digests * len(self.noise_digests)
     return self.input_digests
@@ -383,7 +383,7 @@ def _check_length(name: str, values: tuple, length: int):
 
 
 def _of_type(name: str, value: Any, kind: type) -> Any:
-  # type(), not isinstance(): True is no integer, 1 is no float.
+  # type(), not isinstance(): True must not pass as an int.
   if type(value) is not kind:
     raise ValueError(
       f'{name} must be of type {kind.__name__}, got {_validate.quoted(value)}'
@@ -403,7 +403,7 @@ def _check_keys(payload: Mapping[str, Any], expected: set[str]):
 
 
 def header_payload(header: LedgerHeader) -> dict[str, Any]:
-  """The header as the JSON object of the first line."""
+  """Returns the header as the JSON object of the first line."""
   payload = dataclasses.asdict(header)
   payload['target_epsilon'] = _json.number(header.target_epsilon)
   return payload | {'format': _FORMAT, 'version': _VERSION}
@@ -412,7 +412,7 @@ def header_payload(header: LedgerHeader) -> dict[str, Any]:
 def _parsed(
   cls: type, payload: Mapping[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
-  """Entries for the constructor of a dataclass, with the types it declares."""
+  """Returns constructor arguments of a dataclass, checked for their types."""
   kinds = {field.name: field.type for field in dataclasses.fields(cls)}
   values = {name: payload[name] for name in names}
   values['target_epsilon'] = _json.parsed(values['target_epsilon'])
@@ -430,10 +430,10 @@ def _names(cls: type) -> set[str]:
 def parse_header(
   payload: Mapping[str, Any],
 ) -> tuple[LedgerHeader, LedgerRun | None]:
-  """The header of a first line; and of version 1 its one run.
+  """Parses a first line: the header and, in version 1, its one run.
 
   Raises:
-    ValueError: If it is none, or one of another version.
+    ValueError: If the line is not a header, or has an unknown version.
   """
   if payload.get('format') != _FORMAT:
     raise ValueError('not the header of a privacy ledger')
@@ -469,10 +469,10 @@ def _parse_version_1(
 
 
 def run_payload(run: LedgerRun, number: int) -> dict[str, Any]:
-  """The run as the JSON object of a line.
+  """Returns the run as the JSON object of a line.
 
   Raises:
-    ValueError: If it does not say whether it is seeded.
+    ValueError: If `seeded` is not True or False.
   """
   _flag('seeded', run.seeded)
   payload = dataclasses.asdict(run)
@@ -481,17 +481,17 @@ def run_payload(run: LedgerRun, number: int) -> dict[str, Any]:
 
 
 def is_run(payload: Mapping[str, Any]) -> bool:
-  """Whether a line after the first is that of a run, not a record."""
+  """Whether a line after the first describes a run, not a record."""
   return 'run_id' in payload
 
 
 def parse_run(
   payload: Mapping[str, Any], header: LedgerHeader, number: int
 ) -> LedgerRun:
-  """The run of a line, which is to have that number.
+  """Parses the line of a run, which must have that number.
 
   Raises:
-    ValueError: If it is none, or does not fit the header.
+    ValueError: If the line is not such a run, or does not fit the header.
   """
   names = _names(LedgerRun)
   _check_keys(payload, {'run', *names})
@@ -506,7 +506,7 @@ def parse_run(
 
 
 def record_payload(record: LedgerRecord) -> dict[str, Any]:
-  """The record as the JSON object of a line."""
+  """Returns the record as the JSON object of a line."""
   payload = {
     'run': record.run,
     'attempt': record.attempt,
@@ -524,15 +524,15 @@ def record_payload(record: LedgerRecord) -> dict[str, Any]:
 def parse_record(
   payload: Mapping[str, Any], header: LedgerHeader, version_1: bool = False
 ) -> LedgerRecord:
-  """The record of a line after the first.
+  """Parses the line of a record.
 
   Args:
     payload: The line.
-    header: The ledger's.
-    version_1: Whether it is of version 1, whose records name no run.
+    header: The ledger's header.
+    version_1: Whether the ledger has version 1, whose records name no run.
 
   Raises:
-    ValueError: If it is none, or does not fit the header.
+    ValueError: If the line is not a record, or does not fit the header.
   """
   laplace = header.accounting == LAPLACE
   amount = 'laplace_epsilon' if laplace else 'noise_multipliers'

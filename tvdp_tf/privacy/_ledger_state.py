@@ -30,8 +30,8 @@ class BudgetExceededError(_chained_file.LedgerError):
 
   Attributes:
     client: The first client that cannot afford it.
-    epsilon: What it would have spent.
-    target_epsilon: What it may spend: in all runs, or in this one.
+    epsilon: The epsilon it would have spent.
+    target_epsilon: The epsilon it may spend in all runs, or in this one.
   """
 
   def __init__(self, client: int, epsilon: float, target: float, delta: float):
@@ -46,7 +46,7 @@ class BudgetExceededError(_chained_file.LedgerError):
 
 
 def _release_at(record: LedgerRecord, i: int) -> tuple:
-  """All that a release is made of except its noise key."""
+  """Everything that defines a release except its noise key."""
   clients, amounts = record.clients, record.amounts
   if len(record.noise_digests) == len(clients):
     clients = clients[i : i + 1]
@@ -56,7 +56,7 @@ def _release_at(record: LedgerRecord, i: int) -> tuple:
 
 
 def _only(record: LedgerRecord, positions: Sequence[int]) -> LedgerRecord:
-  """The record with those of its releases alone."""
+  """The record with only its releases at those positions."""
   if len(positions) == len(record.noise_digests):
     return record
 
@@ -78,12 +78,12 @@ class LedgerState:
   Attributes:
     header: The budget.
     version_1: Whether the ledger has version 1.
-    runs: The runs in order; their numbers are from 1.
+    runs: The runs in order; they are numbered from 1.
     spending: What the clients have spent in all runs.
-    noise_distance: That of all runs together; it has reduced delta.
+    noise_distance: Sum over all runs; it has reduced the delta of `spending`.
     attempts: How often each round has been recorded, by (run, round).
-    participations: Records that charged each client, int64 [clients].
-    repeats: Releases that were recognised as repeats.
+    participations: Number of records that charged each client, int64 [clients].
+    repeats: Number of releases that were recognized as repeats.
   """
 
   def __init__(self, header: LedgerHeader, version_1: bool = False):
@@ -100,9 +100,9 @@ class LedgerState:
 
   @property
   def charged(self) -> Iterator[LedgerRecord]:
-    """The records in order, each with only those of its releases that count.
+    """The records in order, without their repeats.
 
-    These are no repeats; a record without any is left out.
+    A record that holds only repeats is left out.
     """
     return (_only(record, fresh) for record, fresh in self._records)
 
@@ -110,8 +110,8 @@ class LedgerState:
     """Applies a line after the first.
 
     Raises:
-      ValueError: If it is none that a ledger writes.
-      LedgerError: The same.
+      ValueError: If the line is malformed or does not fit the header.
+      LedgerError: If it does not fit the lines before.
     """
     if not self.version_1 and format_lib.is_run(payload):
       self.begin(format_lib.parse_run(payload, self.header, len(self.runs) + 1))
@@ -127,10 +127,10 @@ class LedgerState:
     self.spending = spending
 
   def check_run(self, run: LedgerRun) -> spending_lib.Spending:
-    """Whether a run can be added.
+    """Checks that a run can be added.
 
     Returns:
-      What the clients have spent, with the delta that its noise leaves.
+      What the clients have spent, at the delta that the run's noise leaves.
 
     Raises:
       ValueError: If it does not fit the header.
@@ -157,11 +157,11 @@ class LedgerState:
     return spending
 
   def check_join(self, run: LedgerRun) -> None:
-    """Like `check_run`, of a run that is new.
+    """Like `check_run`, but for a run that is new.
 
     Raises:
       ValueError: As `check_run`.
-      LedgerError: The same; or if its noise would leave nothing proven.
+      LedgerError: As `check_run`; or if its noise would leave nothing proven.
     """
     self.check_run(run)
     header = self.header
@@ -184,15 +184,15 @@ class LedgerState:
   def _book(
     self, header: LedgerHeader, target_epsilon: float, distance: float
   ) -> spending_lib.Spending:
-    """An empty book, at the delta that noise of that distance leaves."""
+    """An empty book, at the delta that is left for that noise distance."""
     delta = spending_lib.left_of_delta(header.delta, target_epsilon, distance)
     return spending_lib.of(header, target_epsilon, delta)
 
   def _check_company(self, run: LedgerRun):
-    """Raises `LedgerError` if a run does not fit the runs before."""
+    """Raises `LedgerError` if a run does not fit the earlier runs."""
     if any(run.run_id == other.run_id for other in self.runs):
       raise _chained_file.LedgerError(f'run {run.run_id} is on record already')
-    # What one client holds must be the same in all runs.
+    # A client must hold the same data in all runs.
     if not self.header.data:
       raise _chained_file.LedgerError(
         "a ledger of several runs must have data in its header, got '': whether"
@@ -243,28 +243,28 @@ class LedgerState:
     return self._run_spendings[number]
 
   def limits(self, number: int) -> list[spending_lib.Spending]:
-    """The targets that a release of a run has to fit, as `Spending`s.
+    """The targets that a release of a run must meet, as `Spending`s.
 
-    For run 0, which has not joined yet, only the target of all runs.
+    For run 0, which has not joined yet, there is only the target of all runs.
     """
     result = [self.spending]
     if not number:
       return result
     target = self.runs[number - 1].target_epsilon
-    # A run alone with the whole budget has one limit, and pays for one.
+    # A single run with the whole budget has one limit; do not compute it twice.
     if len(self.runs) > 1 or target != self.header.target_epsilon:
       result.append(self.run_spending(number))
     return result
 
   def fresh(self, record: LedgerRecord) -> list[int]:
-    """Positions in `noise_digests` of the releases that are no repeats.
+    """Positions in `noise_digests` of the releases that are not repeats.
 
     Raises:
-      ValueError: If the record does not fit the header, is of no run, or does
-        not count the attempts at its round.
+      ValueError: If the record does not fit the header, its run does not exist,
+        or its attempt is not the next one at its round.
       NoiseReuseError: If a noise key was used for another release.
-      LedgerError: If the round was released before with other noise, where
-        draws are secret.
+      LedgerError: If sampling is 'poisson' and the round was released before
+        with other noise.
     """
     record.check(self.header)
     if record.run > len(self.runs):
@@ -314,10 +314,10 @@ class LedgerState:
     return f'{len(record.clients)} clients'
 
   def refuse_overspending(self, record: LedgerRecord, fresh: list[int]):
-    """Checks the fresh releases against the targets of all and of its run.
+    """Checks fresh releases against the targets of all runs and of this one.
 
     Raises:
-      BudgetExceededError: If one does not fit.
+      BudgetExceededError: If a client would exceed a target.
     """
     if not fresh:
       return
@@ -339,7 +339,7 @@ class LedgerState:
       )
 
   def apply(self, record: LedgerRecord, fresh: list[int]):
-    """Adds a record with those fresh releases, whether or not they fit."""
+    """Adds a record with those fresh releases, even if they exceed a target."""
     self.attempts[record.run, record.round] = record.attempt
     self.repeats += len(record.noise_digests) - len(fresh)
     if fresh:
@@ -351,9 +351,9 @@ class LedgerState:
       self._records.add(record, fresh)
 
   def first_uses(self, noise_digests: Sequence[str]) -> dict[int, LedgerRecord]:
-    """The records in which noise keys were used first, by position of the key.
+    """The records in which noise keys were first used, by position of the key.
 
-    A key without one is new.
+    A key without a record is new.
     """
     return self._records.first_uses(noise_digests)
 
@@ -373,10 +373,10 @@ class LedgerState:
 def replay(
   path: str | os.PathLike[str], payloads: Sequence[Mapping[str, Any]]
 ) -> LedgerState:
-  """The state after all lines of a verified chain.
+  """Returns the state after all lines of a verified chain.
 
   Raises:
-    LedgerError: If a line is none that a ledger writes, with its number.
+    LedgerError: If a line is not valid in a ledger. The message names the line.
   """
   path = os.fspath(path)
   number = 1

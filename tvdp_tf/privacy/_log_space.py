@@ -18,10 +18,10 @@ _MIN_LOG = math.log(sys.float_info.min)  # the smallest normal number
 
 
 def representable(name: str, log_value: float) -> float:
-  """exp(log_value).
+  """Returns exp(log_value).
 
   Raises:
-    ValueError: If the result is not a normal binary64 number. A noise that
+    ValueError: If the result is not a normal binary64 number. Noise that
       underflows would be no noise at all.
   """
   if not _MIN_LOG <= log_value < _MAX_LOG:
@@ -34,18 +34,18 @@ def representable(name: str, log_value: float) -> float:
 
 
 def exp_or_inf(log_value: float) -> float:
-  """exp(log_value), inf where it overflows."""
+  """Returns exp(log_value), or inf if it overflows."""
   return math.exp(log_value) if log_value < _MAX_LOG else math.inf
 
 
 def round_up(value: float, ulps: int = 8) -> float:
-  """A number at least `ulps` units in the last place above `value` >= 0."""
+  """Returns `value` >= 0 plus at least `ulps` units in the last place."""
   if math.isinf(value):
     return value
   return value + ulps * math.ulp(value)
 
 
-# Below this the series is constant to far more digits than binary64 holds.
+# Below this, the terms are equal to far more digits than binary64 holds.
 _CONSTANT = 1e-300
 
 
@@ -55,7 +55,7 @@ def log_geometric_sum(log_ratio: float, terms: float) -> float:
     return math.log(terms)
   sign = -abs(log_ratio)
   log_sum = math.log(math.expm1(terms * sign) / math.expm1(sign))
-  # sum_k e^(kv) = e^((n-1)v) sum_k e^(-kv): only the decaying one is computed.
+  # sum_k e^(kv) = e^((n-1)v) sum_k e^(-kv): compute only the decaying sum.
   return log_sum + ((terms - 1) * log_ratio if log_ratio > 0 else 0.0)
 
 

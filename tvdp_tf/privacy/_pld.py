@@ -2,18 +2,18 @@ r"""Accounting by privacy loss distributions, composed by dp_accounting.
 
 A round is described by its hockey-stick divergences on a grid of epsilons, from
 which dp_accounting makes a pessimistic distribution ("connect the dots"). With
-G(eps) the delta of the Gaussian release, for eps >= 0:
+G(eps) the delta of the Gaussian release, they are for eps >= 0:
 
   unsampled  G(eps), once, for 1/z^2 = sum of 1/z_m^2: nothing is composed
   visible    q G(eps): a round is a Gaussian release or nothing
   Poisson    q G(ln(1 + (e^eps - 1)/q)) for removing the user; for adding it
              q r G(eps - ln r), r = 1 - (e^eps - 1)(1 - q)/q, 0 where r <= 0
 
-Below 0 the divergence follows from that of the two distributions exchanged,
-delta(eps) = 1 - e^eps + e^eps delta'(-eps).
+For eps < 0 the divergence follows from delta', that of the two distributions
+exchanged: delta(eps) = 1 - e^eps + e^eps delta'(-eps).
 
 Equal noise multipliers are composed as one power; every distinct one costs a
-discretisation and a convolution (0.01 to 0.3 s). The grid follows the spread of
+discretization and a convolution (0.01 to 0.3 s). The grid follows the spread of
 the losses, so that cost and relative error do not depend on the noise level.
 """
 
@@ -26,16 +26,16 @@ import numpy as np
 from tvdp_tf.privacy import gaussian
 
 # Grid step over the spread of the loss of one round. The relative error of an
-# epsilon of that size or above goes with its square: 1e-4 at 0.04.
+# epsilon of that size or above grows with its square: 1e-4 at 0.04.
 _SAMPLED_STEPS = {'visible': 0.02, 'poisson': 0.04}
 _UNSAMPLED_STEP = 1e-3
 _MAX_POINTS = 400_000
-# dp_accounting takes e^step; and no one needs epsilons of this size.
+# dp_accounting computes e^step, and nobody needs epsilons of this size.
 _MAX_STEP = 500.0
 # Ln of the mass beyond the grid, which counts as an infinite loss.
 _LOG_TAIL = -50.0
-# Convolutions by FFT leave noise of either sign in the tail, about 4e-17 of
-# delta a round where the exact value is known. Far more is set aside.
+# FFT convolutions leave noise of either sign in the tail: about 4e-17 of delta
+# per round where the exact value is known. Far more is set aside.
 _FFT_NOISE = 1e-14
 _FFT_NOISE_PER_ROUND = 2e-15
 # More than the relative rounding of an epsilon before it goes into G.
@@ -48,13 +48,13 @@ def _reach(log_tail: float) -> float:
 
 
 def _grid_step(mu: np.ndarray, step: float, log_tail: float) -> float:
-  """`step`, or the larger one that the largest loss of a round enforces."""
+  """Returns `step`, or more if the largest loss of a round requires it."""
   span = float(np.max(mu * mu + 2 * _reach(log_tail) * mu))
   return max(step, span / _MAX_POINTS)
 
 
 def _gaussian_delta(mu: float, epsilon: np.ndarray) -> np.ndarray:
-  """G, rounded up; `epsilon` >= 0."""
+  """Returns G, rounded up; `epsilon` >= 0."""
   return np.exp(gaussian.log_delta_upper(mu, epsilon * (1 - _ROUNDING)))
 
 
@@ -73,7 +73,7 @@ def _removal_delta(mu: float, q: float, epsilon: np.ndarray) -> np.ndarray:
 def _addition_delta(mu: float, q: float, epsilon: np.ndarray) -> np.ndarray:
   """Divergence of N(0, 1) from (1-q) N(0, 1) + q N(mu, 1); `epsilon` >= 0."""
   taken = (1 - q) / q * np.expm1(np.minimum(epsilon, 700.0)) * (1 - _ROUNDING)
-  # In log1p and not ln(q/c): the shift may be tiny.
+  # log1p, not ln(q/c): the shift may be tiny.
   left = np.minimum(taken, 1 - 1e-16)
   chance = q * (1 - left) * _gaussian_delta(mu, epsilon - np.log1p(-left))
   return np.where(taken < 1, chance, 0.0)
@@ -102,7 +102,7 @@ def _pmf(
       delta(mu, q, epsilon[epsilon >= 0]),
     ]
   )
-  # Rounding must not let a larger epsilon have the larger delta.
+  # Rounding must not give a larger epsilon a larger delta.
   deltas = np.minimum(np.maximum.accumulate(deltas[::-1])[::-1], 1.0)
   return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
     step, low, high, deltas
@@ -113,7 +113,7 @@ def _sampled_loss(sampling: str, z: float, q: float, step: float):
   from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415
 
   mu = 1 / z
-  # The loss of the Gaussian release itself is within these.
+  # Range of the loss of the Gaussian release itself.
   low = mu * mu / 2 - _reach(_LOG_TAIL) * mu
   high = mu * mu / 2 + _reach(_LOG_TAIL) * mu
   if sampling == 'visible':
@@ -125,8 +125,8 @@ def _sampled_loss(sampling: str, z: float, q: float, step: float):
       )
     ]
   else:
-    # With y that loss, the one of removing the user is ln(1 - q + q e^y). Of
-    # adding it, it is the negative of this, with y as without the user.
+    # If y is that loss, removing the user has the loss ln(1 - q + q e^y).
+    # Adding the user has its negative, with y drawn as without the user.
     def sampled(y: float) -> float:
       if y < 1:
         return math.log1p(q * math.expm1(y))
@@ -148,22 +148,22 @@ def _sampled_loss(sampling: str, z: float, q: float, step: float):
 
 
 def unsampled_epsilon(mu: float, delta: float) -> float:
-  """Epsilon at `delta` of one Gaussian release with multiplier 1/mu."""
+  """Returns epsilon at `delta` of one Gaussian release, multiplier 1/mu."""
   log_tail = min(_LOG_TAIL, math.log(delta) - 10)
   step = _grid_step(np.array([mu]), _UNSAMPLED_STEP * mu, log_tail)
   if step > _MAX_STEP:
     return math.inf
   high = mu * mu / 2 + _reach(log_tail) * mu
   pmf = _pmf(_visible_delta, _visible_delta, mu, 1.0, (0.0, high), step)
-  # Binary64 is too coarse for dp_accounting's sums where the losses are tiny.
+  # Binary64 is too coarse for dp_accounting's sums if the losses are tiny.
   with np.errstate(over='ignore'):
     epsilon = float(pmf.get_epsilon_for_delta(delta))
   return max(epsilon, gaussian.epsilon_of_mu(mu, delta))
 
 
 def _squared_spreads(sampling: str, mu: np.ndarray, q: float) -> np.ndarray:
-  """About E[loss^2] of a round, for the choice of the grid."""
-  # The detail of a loss near mu^2/2 is still no wider than mu.
+  """Approximates E[loss^2] of a round, to choose the grid."""
+  # Near mu^2/2, the loss still varies on a scale no wider than mu.
   visible = q * mu * mu + np.minimum(q * mu**4 / 4, mu * mu)
   if sampling == 'visible':
     return visible
@@ -177,17 +177,17 @@ def sampled_epsilon(
   q: float,
   delta: float,
 ) -> float:
-  """Epsilon at `delta` of sampled releases.
+  """Returns epsilon at `delta` of sampled releases.
 
   Args:
     sampling: 'visible' or 'poisson'.
     multipliers: Distinct noise multipliers, float64 [n].
-    counts: Rounds with each of them, int [n].
+    counts: Number of rounds with each of them, int [n].
     q: Probability of taking part, in (0, 1).
     delta: In (0, 1).
 
   Returns:
-    An upper bound of epsilon; inf where delta is lost in the FFT's noise.
+    An upper bound on epsilon; inf if delta is lost in the FFT's noise.
   """
   mu = 1 / multipliers
   rounds = float(counts.sum())

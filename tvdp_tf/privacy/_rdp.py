@@ -1,22 +1,22 @@
-r"""Renyi accounting of Gaussian releases: unsampled, visibly, Poisson sampled.
+r"""Renyi accounting of Gaussian releases, with and without sampling.
 
 At Renyi order a, with K(a) = (a - 1) * RDP(a) and y(a) = a (a - 1) / (2 z^2):
 
   unsampled  K = y
-  visible    K = ln(1 - q + q e^y): the server sees who takes part, so that a
-             round is either a Gaussian release or nothing
+  visible    K = ln(1 - q + q e^y): the server sees who takes part, so a round
+             is either a Gaussian release or nothing
   Poisson    K = ln E[(1 - q + q e^(u/z - 1/(2 z^2)))^a], u ~ N(0, 1), the exact
              moment of the secretly sampled Gaussian (Mironov, Talwar and
              Zhang, 2019). The paper's moment bound (eq-bound) is q y, which
-             the visible one exceeds for every 0 < q < 1.
+             the visible moment exceeds for every 0 < q < 1.
 
-dp_accounting computes the last one order by order in Python, 30 ms to 1 s a
-round. Here it is vectorised over the rounds, as e^K - 1, which is a sum (a
-integer) or an integral (a fractional) of positive terms: no cancellation, so
-that a thousand rounds of tiny moments add up correctly. Conversion to epsilon
-is dp_accounting's, and so are the orders but for smaller and larger ones. Any
-set of orders is sound, so fractional ones, which cost most, are evaluated only
-around the best integer.
+dp_accounting computes the last one order by order in Python, which takes 30 ms
+to 1 s per round. Here it is vectorized over the rounds, as e^K - 1, which is a
+sum (integer a) or an integral (fractional a) of positive terms. There is no
+cancellation, so a thousand rounds of tiny moments add up correctly. The
+conversion to epsilon is dp_accounting's, and so are the orders, except for some
+smaller and larger ones. Any set of orders is sound, so fractional ones, which
+cost most, are evaluated only around the best integer.
 """
 
 import functools
@@ -28,19 +28,19 @@ from scipy import special
 
 # Covers the quadrature error at fractional orders and all rounding.
 _SAFETY = 1 + 1e-10
-# Elements of the work arrays of the Poisson moments (8 MB each).
+# Number of elements in the work arrays of the Poisson moments (8 MB each).
 _CHUNK = 1_000_000
 # Below this noise multiplier the sampled moment at fractional orders is
 # replaced by the visible one, an upper bound within ln(1/q) of it (and of 200).
 _SMALLEST_QUADRATURE = 0.05
 _LARGEST_POISSON_ORDER = 2**14
-# Beyond these dp_accounting's formulas leave binary64: less noise is none, and
-# what lies beyond the other two is taken as the limit, which discloses more.
+# Beyond these, dp_accounting's formulas leave the range of binary64. Less noise
+# counts as none; beyond the other two, the limit is used, which discloses more.
 SMALLEST_MULTIPLIER = 1e-50
 LARGEST_MULTIPLIER = 1e50
 SMALLEST_RATE = 1e-50
-# Below dp_accounting's smallest order, 1.1: best where the noise is tiny. Its
-# conversion to epsilon takes orders above 1.01.
+# Orders below dp_accounting's smallest, 1.1, which are best if the noise is
+# tiny. Its conversion to epsilon accepts orders above 1.01.
 _LOW_ORDERS = np.array([1.011, 1.02, 1.03, 1.05, 1.07])
 
 
@@ -52,13 +52,13 @@ def _default_orders() -> np.ndarray:
 
 
 def _cheap_orders() -> np.ndarray:
-  """Orders where the moment is a closed form: more, up to 2^50."""
+  """More orders, up to 2^50, for moments in closed form."""
   high = 2.0 ** np.arange(6.25, 50.25, 0.25)
   return np.concatenate([_LOW_ORDERS, _default_orders(), high])
 
 
 def epsilon_at(orders: np.ndarray, moments: np.ndarray, delta: float) -> float:
-  """The smallest epsilon at `delta` over orders with these moments."""
+  """Returns the smallest epsilon at `delta` over orders with these moments."""
   from dp_accounting import rdp as rdp_lib  # noqa: PLC0415
 
   rdp = moments / (orders - 1) * _SAFETY
@@ -69,7 +69,7 @@ def epsilon_at(orders: np.ndarray, moments: np.ndarray, delta: float) -> float:
 def _visible_moments(
   multipliers: np.ndarray, counts: np.ndarray, q: float, orders: np.ndarray
 ) -> np.ndarray:
-  """Sum over rounds of K, visible selection; float64 [orders]."""
+  """Sum over rounds of K with visible selection; float64 [orders]."""
   total = np.zeros_like(orders)
   for z, count in zip(multipliers, counts, strict=True):
     with np.errstate(over='ignore', divide='ignore'):
@@ -128,7 +128,8 @@ def _fractional_moment(
 ) -> np.ndarray:
   """K of the Poisson-sampled Gaussian at any order; [rounds].
 
-  The trapezoid rule on e^K - 1 = integral of phi(u) [(1+w)^a - 1 - a w] du,
+  It applies the trapezoid rule to
+  e^K - 1 = integral of phi(u) [(1+w)^a - 1 - a w] du,
   w = q (e^(u/z - 1/(2 z^2)) - 1). The integrand is analytic within pi z of the
   real line: with a step of min(z, 1)/2 the error is below e^-39.
   """
@@ -180,7 +181,7 @@ def _poisson_moment(
 
 
 def unsampled_epsilon(inverse_square_sum: float, delta: float) -> float:
-  """Epsilon at `delta` for sum of 1/z^2 = `inverse_square_sum`."""
+  """Returns epsilon at `delta` if the sum of 1/z^2 is `inverse_square_sum`."""
   orders = _cheap_orders()
   moments = orders * (orders - 1) / 2 * inverse_square_sum
   return epsilon_at(orders, moments, delta)
@@ -217,14 +218,15 @@ def order_of_least_share(
 ) -> float:
   """The order at which Poisson-sampled rounds take the least part of a target.
 
-  At order a they may take RDP(a) up to epsilon minus what the conversion costs.
-  If they fit at any order that `sampled_epsilon` looks at, they fit at this; if
-  q is 1, at any that `unsampled_epsilon` does, up to the largest of a sample.
+  At order a, their RDP(a) may reach epsilon minus the cost of the conversion.
+  If they fit at any order that `sampled_epsilon` evaluates, they fit at this
+  one. For q = 1, the same is true of the orders of `unsampled_epsilon`, up to
+  the largest order for sampled rounds.
 
   Raises:
-    ValueError: If at no order anything is left for them.
+    ValueError: If no order leaves anything for them.
   """
-  # The limits of `round_moment`; all rounds at once are ten times as fast.
+  # As `round_moment`, but all rounds at once, which is ten times as fast.
   q = max(q, SMALLEST_RATE)
   values, counts = np.unique(
     np.minimum(multipliers, LARGEST_MULTIPLIER), return_counts=True
@@ -250,11 +252,11 @@ def order_of_least_share(
   defaults = _default_orders()
   doubled = 2.0 ** np.arange(11, math.log2(_LARGEST_POISSON_ORDER) + 1)
   orders = np.concatenate([defaults[defaults == np.floor(defaults)], doubled])
-  if q == 1:  # In closed form: as many as unsampled rounds are calibrated at.
+  if q == 1:  # In closed form: use the orders of unsampled rounds.
     cheap = _cheap_orders()
     orders = cheap[cheap <= _LARGEST_POISSON_ORDER]
   rdp = rdp_at(orders)
-  # The order of the least share, and that of the least epsilon.
+  # The orders of the smallest share and of the smallest epsilon.
   best = orders[
     [np.argmin(shares(rdp, orders)), np.argmin(rdp - room_at(orders))]
   ]
@@ -276,8 +278,8 @@ def orders_near_best(
 ) -> list[float]:
   """dp_accounting's orders around the best one for Poisson-sampled rounds.
 
-  They are for dp_accounting's own moments, which take as long as the module
-  docstring says: at these orders it finds the same epsilon as at all.
+  Use them with dp_accounting's own moments, which are slow (see the module
+  docstring): at these orders it finds the same epsilon as at all orders.
   """
   values, counts = np.unique(multipliers, return_counts=True)
   orders = _default_orders()
@@ -297,14 +299,14 @@ def orders_near_best(
 def epsilon_of_moments(
   moment_at: Callable[[float], float], delta: float
 ) -> float:
-  """The smallest epsilon over the orders evaluated.
+  """Returns the smallest epsilon over the orders evaluated.
 
   Args:
-    moment_at: Sum over the rounds of (a - 1) RDP(a), at an order a.
+    moment_at: Returns the sum over the rounds of (a - 1) RDP(a) at an order a.
     delta: In (0, 1).
 
   Returns:
-    An upper bound of epsilon.
+    An upper bound on epsilon.
   """
   defaults = _default_orders()
   orders = [float(order) for order in defaults if order == int(order)]
@@ -340,17 +342,17 @@ def sampled_epsilon(
   q: float,
   delta: float,
 ) -> float:
-  """Epsilon at `delta` of sampled releases.
+  """Returns epsilon at `delta` of sampled releases.
 
   Args:
     sampling: 'visible' or 'poisson'.
     multipliers: Distinct noise multipliers, ascending, float64 [n].
-    counts: Rounds with each of them, [n].
+    counts: Number of rounds with each of them, [n].
     q: Probability of taking part, in (0, 1).
     delta: In (0, 1).
 
   Returns:
-    An upper bound of epsilon.
+    An upper bound on epsilon.
   """
   if sampling == 'poisson':
     return epsilon_of_moments(

@@ -1,9 +1,9 @@
-"""A compact store of releases: a day of rounds has millions of them.
+"""A compact store of releases, for the millions of a day of rounds.
 
-`release_id` identifies a release without revealing its noise. As Python objects
-each release takes 300 bytes. Here a record takes a kilobyte, plus 48 to 56
-bytes for each of its clients, 12 bytes to find its noise key, and 20 bytes for
-a client's spending whenever its noise changes.
+`release_id` identifies a release without revealing its noise. As a Python
+object, each release would take 300 bytes. Here a record takes a kilobyte, plus
+48 to 56 bytes for each of its clients, 12 bytes to find its noise key, and 20
+bytes for a client's spending whenever its noise changes.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ def _digest(domain: bytes, *parts: bytes) -> str:
 def release_id(
   noise_key: bytes, model_digest: bytes, settings_digest: bytes
 ) -> str:
-  """What tells a release from another: its noise and what it is computed from.
+  """Identifies a release by its noise and what it is computed from.
 
-  Equal ones must mean equal bits. Where computing a release again may round
+  Equal ids must mean equal bits. If computing a release again may round
   differently, a retry needs a fresh key: the same noise on two results that
-  differ in the last place gives their difference away.
+  differ in the last place reveals their difference.
 
   >>> len(release_id(bytes(16), b'model', b'settings'))
   129
@@ -43,19 +43,19 @@ def release_id(
   Args:
     noise_key: The secret key that the noise is a function of, >= 16 bytes. Its
       SHA-256 is published: a key that can be guessed, such as one from a small
-      seed, can be found from it. Where the key is drawn out of sight, give
-      fresh random bytes: the release then never counts as a repeat.
+      seed, can be found from it. If you do not know the key, pass fresh random
+      bytes: the release then never counts as a repeat.
     model_digest: Digest of the model that the release starts from.
-    settings_digest: Digest of all else that it depends on: settings, code
-      version, and the client's data if they can change.
+    settings_digest: Digest of everything else that it depends on: settings,
+      code version, and the client's data if they can change.
 
   Returns:
-    SHA-256 of the key, a colon, SHA-256 of the rest; in hexadecimal.
+    SHA-256 of the key, a colon, and SHA-256 of the rest, in hexadecimal.
 
   Raises:
     ValueError: If the key is shorter than 16 bytes or not bytes.
   """
-  # Not the key itself: messages end up in logs.
+  # The message must not contain the key: messages end up in logs.
   if not isinstance(noise_key, bytes):
     raise ValueError(
       'noise_key must be at least 16 bytes, got a value of type'
@@ -75,12 +75,12 @@ def split_ids(
   """The digests of the noise keys [k], and of the inputs [k], or [1] if equal.
 
   Raises:
-    ValueError: If one is not of the form of `release_id`.
+    ValueError: If an id does not have the form of `release_id`.
   """
   noise, inputs = [], []
   for identity in release_ids:
     if not isinstance(identity, str) or _RELEASE_ID.fullmatch(identity) is None:
-      # Not the value: it may be a key, given by mistake.
+      # Do not show the value: it may be a key, passed by mistake.
       raise ValueError(
         'release_ids must be made by release_id, got another'
         f' {type(identity).__name__}'
@@ -93,18 +93,18 @@ def split_ids(
 
 
 _DIGEST_BYTES = 32
-# Keys that Python's own table holds, which finds one at once.
+# Maximum number of recent keys in a dict, which finds a key at once.
 _RECENT_KEYS = 4096
 
 
 class ClientReleases:
   """How often each client has released each amount.
 
-  Of each client the entries are a chain, from the last to the first.
+  The entries of a client form a linked list, from the last to the first.
   """
 
   def __init__(self, clients: int):
-    """Nothing was released by any of so many clients."""
+    """Starts without releases, for that number of clients."""
     self._last = np.full(clients, -1)
     self._size = 0
     self._amounts = np.zeros(0)
@@ -116,8 +116,8 @@ class ClientReleases:
 
     Args:
       clients: int [k].
-      amounts: Of one release of each, float64 [k].
-      count: How many each has made, below 2^31.
+      amounts: Amount of one release of each client, float64 [k].
+      count: Number of releases of each client, below 2^31.
     """
     if len(np.unique(clients)) < len(clients):
       for i in range(len(clients)):
@@ -126,7 +126,7 @@ class ClientReleases:
     last = self._last[clients]
     same = last >= 0
     at = last[same]
-    # A count that could overflow is left as it is, and another begun.
+    # A count that could overflow is left as it is, and another one is started.
     same[same] = (self._amounts[at] == amounts[same]) & (
       self._counts[at] < 2**62
     )
@@ -159,7 +159,7 @@ class ClientReleases:
     return result
 
   def clients(self) -> list[int]:
-    """Those who have released something."""
+    """The clients that have released something."""
     return np.flatnonzero(self._last >= 0).tolist()
 
 
@@ -174,13 +174,13 @@ def _split(digests: bytes) -> tuple[str, ...]:
 
 
 def _keys(digests: bytes) -> np.ndarray:
-  """What each digest begins with, uint64 [k]."""
+  """The first eight bytes of each digest, uint64 [k]."""
   words = np.frombuffer(digests, '>u8').reshape(-1, _DIGEST_BYTES // 8)
   return words[:, 0].astype(np.uint64)
 
 
 class _Kept(NamedTuple):
-  """A record, and which of its releases are no repeats; None for all."""
+  """A record, and which of its releases are not repeats; None for all."""
 
   numbers: tuple[int, int, int, int]
   laplace_epsilon: float | None
@@ -191,7 +191,7 @@ class _Kept(NamedTuple):
   fresh: tuple[int, ...] | None
 
   def record(self) -> LedgerRecord:
-    # All of it was checked when it came.
+    # Its values were checked when it was added.
     record = object.__new__(LedgerRecord)
     run, round_number, attempt, releases_per_client = self.numbers
     vars(record).update(
@@ -218,15 +218,15 @@ class _Kept(NamedTuple):
 
 
 class Records:
-  """The records of a ledger in order, found by their noise keys.
+  """The records of a ledger in order, which can be found by noise key.
 
-  Of a key, the first eight bytes of its digest are in a sorted array, with the
-  number of the record, which tells the rest. There are a few such arrays, each
-  of them more than twice as long as the next.
+  A sorted array holds the first eight bytes of each key's digest, with the
+  number of the record, which holds the rest. There are a few such arrays, each
+  more than twice as long as the next.
   """
 
   def __init__(self):
-    """There are none."""
+    """Starts without records."""
     self._kept: list[_Kept] = []
     self._recent: dict[bytes, int] = {}
     self._keys: list[np.ndarray] = []
@@ -240,8 +240,7 @@ class Records:
 
     Args:
       record: The record.
-      fresh: Positions in its `noise_digests` of those that are new, at least
-        one.
+      fresh: Positions in its `noise_digests` of the new ones, at least one.
     """
     number = len(self._kept)
     noise = _joined(record.noise_digests)
@@ -298,7 +297,7 @@ class Records:
       there = keys[np.minimum(places, len(keys) - 1)] == wanted
       for i in np.flatnonzero(there).tolist():
         end = np.searchsorted(keys, wanted[i], side='right')
-        # Others may begin with the same eight bytes.
+        # Other digests may begin with the same eight bytes.
         for number in numbers[places[i] : end].tolist():
           if self._kept[number].has(digests[i]):
             found[i] = number
@@ -306,7 +305,7 @@ class Records:
     return {i: records[number] for i, number in found.items()}
 
   def __iter__(self) -> Iterator[tuple[LedgerRecord, Sequence[int]]]:
-    """Each record, and the positions of what is new in it."""
+    """Iterates over the records and the positions of their new releases."""
     for kept in self._kept:
       record = kept.record()
       fresh = kept.fresh

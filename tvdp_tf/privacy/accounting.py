@@ -1,6 +1,6 @@
 r"""The epsilon that a sequence of Gaussian releases delivers.
 
-One function for four accountants and three kinds of sampling:
+One function covers four accountants and three kinds of sampling:
 
                 none              visible              poisson
   exact         equivalent        binomial mixture,    (none known)
@@ -18,7 +18,7 @@ contributes; the paper's threat model has none of these. Every accountant is an
 upper bound except `moments` with q < 1, whose moment bound (eq-bound, linear in
 q) is false.
 
-Unsampled Gaussian releases of any noise are equivalent to one with
+Unsampled Gaussian releases with any noise are equivalent to one release with
 1/z^2 = sum of 1/z_m^2; the paper's R(theta, M) is that sum for its schedule.
 """
 
@@ -55,7 +55,7 @@ def is_sound(
     q < 1, where there is no such accountant.
 
   Raises:
-    ValueError: If an argument is none of these.
+    ValueError: If an argument is out of range.
   """
   _validate.one_of('accountant', accountant, ACCOUNTANTS)
   _validate.one_of('sampling', sampling, SAMPLINGS)
@@ -73,7 +73,7 @@ def checked_multipliers(
   """The finite noise multipliers, ascending, float64 [at most rounds].
 
   Raises:
-    ValueError: If one is NaN or <= 0, or there are not numbers in one row.
+    ValueError: If one is NaN or <= 0, or they are not a sequence of numbers.
   """
   allowed = 'a sequence of numbers > 0 (inf: no release)'
   values: Any = noise_multipliers
@@ -210,8 +210,8 @@ def renyi_orders(
 ) -> list[float]:
   """The Renyi orders that dp_accounting needs for Poisson-sampled rounds.
 
-  They are those of its orders around the best one. At all of them it takes a
-  fifth of a second for each round.
+  They are its orders around the best one. With all of its orders, dp_accounting
+  takes a fifth of a second for each round.
 
   Args:
     noise_multipliers: Noise multipliers > 0 of the rounds, [M], M >= 1.

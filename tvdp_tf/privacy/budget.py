@@ -26,7 +26,7 @@ from tvdp_tf.privacy import ledger, statement
 
 
 class Budget:
-  """What every client may spend, and has spent, in a custom training loop.
+  """Tracks what each client may spend and has spent in a custom training loop.
 
   Every client is charged for the releases that it takes part in, without
   amplification by sampling. Noise may depend on earlier releases, because
@@ -106,18 +106,18 @@ class Budget:
   def _continue(
     self, run: ledger.LedgerRun, sensitivity: str, path: str
   ) -> None:
-    """Goes on with the run of an existing ledger.
+    """Continues the run of an existing ledger.
 
     Args:
-      run: What it should be.
-      sensitivity: The same as in older ledgers, which do not say whose claim it
-        is.
-      path: The ledger's.
+      run: The expected run.
+      sensitivity: Its sensitivity as written in older ledgers, which do not say
+        who claims it.
+      path: Path of the ledger.
 
     Raises:
-      LedgerError: If it is another run.
+      LedgerError: If the ledger has a different run.
     """
-    if not self._ledger.runs:  # Killed before it had joined.
+    if not self._ledger.runs:  # It was killed before the run had joined.
       self._ledger.join(run)
       return
     found = self._ledger.runs[0]
@@ -147,7 +147,7 @@ class Budget:
     noise_multiplier: float,
     releases_per_client: int = 1,
   ) -> list[int]:
-    """The `clients` who can pay for such releases; arguments as of `spend`."""
+    """Those of `clients` who can afford such releases; arguments as `spend`."""
     return self._ledger.affordable_clients(
       clients, noise_multiplier, releases_per_client
     )
@@ -164,7 +164,7 @@ class Budget:
     A repetition counts again, because the first attempt may have been released.
 
     Args:
-      round_number: From 1.
+      round_number: Number of the round, from 1.
       clients: Distinct numbers of the clients that take part, [k].
       noise_multiplier: Standard deviation of the Gaussian noise divided by the
         sensitivity: of each client's own noise, or of the noise on their sum.

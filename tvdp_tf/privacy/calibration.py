@@ -1,12 +1,12 @@
-r"""Noise for a target: the schedule that delivers epsilon, and no more.
+r"""Calibration: the noise schedule that delivers a target epsilon, and no more.
 
-Replaces the paper's Theorem 1 (eq_DP noise), whose printed noise delivers more
-than the epsilon that it is computed from. Without sampling the answer is a
+This replaces the paper's Theorem 1 (eq_DP noise), whose printed noise delivers
+more than the epsilon that it is computed from. Without sampling there is a
 closed form: sigma = Ds * z * sqrt(R(theta, M)) with z the exact noise
 multiplier of one Gaussian release, whatever theta is. Otherwise the scale of
-the whole series is searched for, on the very schedule that is returned.
+the whole series is found by a search that evaluates the schedule it returns.
 
-The rules of `--calibration`, by their names:
+The rules of `--calibration` are:
 
   printed  Theorem 1 as printed, unsound (`paper.theorem1_stddev`)
   tight    the paper's moment bound, solved exactly
@@ -18,29 +18,30 @@ in each, spends
 
   sum_{m in P_k} t / z_{k,m}^2,  z_{k,m}^2 = (v_m / v_1) z_{k,1}^2
 
-of the budget B = 1/z_eff^2, z_eff the noise multiplier of the one Gaussian
-release that delivers (epsilon, delta). So each client can have the z_{k,1} that
-spends its budget exactly, and after any change of plan the one that spends what
-is left (as in a refinement):
+of the budget B = 1/z_eff^2, where z_eff is the noise multiplier of the single
+Gaussian release that delivers (epsilon, delta). So each client can have the
+z_{k,1} that spends its budget exactly and, after any change of plan, the one
+that spends what is left (as in a refinement):
 
   z_{k,1}^2 = sum_{m in P_k, m > done} t (v_1 / v_m) / (B - spent_k)
 
-No amplification is claimed: who takes part when is taken as known to all.
+No amplification is claimed: everyone is assumed to know who takes part when.
 
-**Refinement** changes the number of rounds under way, within the same budget.
-The paper's Section "Online Adjustment of DP Perturbation Noise Amplitude" and
-Theorem 2 (eq_DP noise re). Its proof charges the rounds already released at the
-new noise although they used the old one, and for theta < 1 bounds the rest by
-too little. The exact rule spends what is left of the budget, no more, no less:
+**Refinement** changes the number of rounds during training, within the same
+budget: Section "Online Adjustment of DP Perturbation Noise Amplitude" and
+Theorem 2 (eq_DP noise re) of the paper. The paper's proof charges the rounds
+already released at the new noise although they used the old one, and its bound
+on the rest is too small for theta < 1. The exact rule spends what is left of
+the budget, no more, no less:
 
   sigma'^2 = sum_{n=m+1..M'} theta^(1-n) / (B - sum_{n<=m} 1/sigma_n^2)
 
 with B the sum of 1/variance allowed in total. It uses the noise that past
-rounds really had, holds for every theta > 0, any number of refinements, and M'
-above or below M. The number of rounds may depend on past outputs: a hard cap on
-the sum of 1/variance is a valid privacy filter for Gaussian releases, so the
-adaptive run has the guarantee of the planned one. What triggers it must not
-look at protected data again: a public test set, or released models.
+rounds really had, and holds for every theta > 0, any number of refinements, and
+M' above or below M. The number of rounds may depend on past outputs: a hard cap
+on the sum of 1/variance is a valid privacy filter for Gaussian releases, so the
+adaptive run has the guarantee of the planned one. The trigger must not look at
+protected data again; it may use a public test set, or released models.
 """
 
 import fractions
@@ -57,7 +58,7 @@ from tvdp_tf.privacy import _log_space, accounting, gaussian, paper, schedule
 from tvdp_tf.privacy import schedule as schedule_lib
 from tvdp_tf.privacy import statement as statement_lib
 
-# What is delivered lies in [_LOWEST, 1] times the target; the search stops
+# The delivered epsilon lies in [_LOWEST, 1] times the target; the search stops
 # early in [_ENOUGH, 1].
 _LOWEST = 0.99
 _ENOUGH = 0.999
@@ -83,14 +84,14 @@ class _Search:
     return self._shape.schedule(self._rounds, stddev)
 
   def ratio(self, log_multiplier: float) -> float:
-    """Delivered over target epsilon."""
+    """Delivered epsilon divided by target epsilon."""
     schedule = self.schedule(log_multiplier)
     return self._account(schedule.noise_multipliers(self._sensitivity)) / (
       self._target
     )
 
   def solve(self, start: float) -> float:
-    """Ln of a first noise multiplier with a ratio in [_LOWEST, 1]."""
+    """Returns ln of a first noise multiplier with a ratio in [_LOWEST, 1]."""
     low, high, at_low, at_high = self._bracket(start)
     for step in range(_MAX_STEPS):
       if _ENOUGH <= at_high <= 1 or high - low < 1e-13 * (1 + abs(high)):
@@ -116,7 +117,7 @@ class _Search:
     return high
 
   def round_up(self, exact: float) -> float:
-    """Ln of the first noise multiplier from its closed form."""
+    """Returns ln of the first noise multiplier from its closed form `exact`."""
     start, nudge = exact, 1e-15
     while (ratio := self.ratio(start)) > 1:
       start += nudge
@@ -129,7 +130,7 @@ class _Search:
     return start
 
   def _bracket(self, start: float):
-    """(low, high, ratio at low > 1, ratio at high <= 1)."""
+    """Returns (low, high, ratio at low > 1, ratio at high <= 1)."""
     at = self.ratio(start)
     if at > 1:
       low, at_low, width = start, at, 0.25
@@ -166,7 +167,7 @@ class _Search:
 def _unsampled_start(
   epsilon: float, delta: float, shape: schedule_lib.NoiseShape, rounds: int
 ) -> float:
-  """Ln of the first noise multiplier of unsampled releases."""
+  """Returns ln of the first noise multiplier for unsampled releases."""
   start = math.log(gaussian.gaussian_noise_multiplier(epsilon, delta))
   return start + 0.5 * shape.log_precision_sum(rounds)
 
@@ -179,19 +180,19 @@ def calibrate_by(
   rounds: int,
   sensitivity: float,
 ) -> schedule_lib.NoiseSchedule:
-  """Like `calibrate`, by any accounting.
+  """Like `calibrate`, but with any accounting function.
 
   Args:
-    account: The epsilon at `delta` of noise multipliers [rounds]; it falls as
-      they grow.
-    epsilon: As of `calibrate`.
-    delta: The same.
-    theta: The same.
-    rounds: The same.
-    sensitivity: The same.
+    account: Returns the epsilon at `delta` of noise multipliers [rounds]. It
+      must fall as they grow.
+    epsilon: As for `calibrate`.
+    delta: As for `calibrate`.
+    theta: As for `calibrate`.
+    rounds: As for `calibrate`.
+    sensitivity: As for `calibrate`.
 
   Raises:
-    ValueError: If an argument is out of range, or the target out of reach.
+    ValueError: If an argument is out of range, or the target is out of reach.
   """
   epsilon = _validate.positive('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)
@@ -266,7 +267,7 @@ def calibrate(
   if accountant == 'exact' and (sampling == 'none' or sampling_rate == 1):
     return search.schedule(search.round_up(start))
   if accountant == 'pld' and sampling != 'none' and sampling_rate < 1:
-    # Renyi accounting is cheap, and close.
+    # Renyi accounting gives a close start cheaply.
     cheap = calibrate(
       *(epsilon, delta, theta, rounds, sensitivity),
       *('rdp', sampling, sampling_rate),
@@ -275,7 +276,7 @@ def calibrate(
   return search.schedule(search.solve(start))
 
 
-# For a mechanism with a guarantee: noise is not calibrated to a claim.
+# The rules for mechanisms with a guarantee: never calibrate to a mere claim.
 ACCOUNTED = ('exact', 'rdp', 'pld')
 CALIBRATIONS = ('printed', 'tight', *ACCOUNTED)
 
@@ -289,7 +290,7 @@ _ACCOUNTANTS = {
 def soundness(
   calibration: str, *, epsilon: float, delta: float, sampling_rate: float
 ) -> tuple[bool, str]:
-  """Whether an epsilon may rest on a rule, and why, in a few words.
+  """Whether an epsilon may rely on a rule, and why, in a few words.
 
   Args:
     calibration: One of `CALIBRATIONS`.
@@ -324,17 +325,17 @@ def schedule_for_every_round(
   sampling_rate: float,
   sensitivity: float,
 ) -> schedule_lib.NoiseSchedule:
-  """The noise that a rule sets for one release of a client in a round.
+  """The noise that a rule sets for one release of a client, in every round.
 
   Args:
     calibration: One of `CALIBRATIONS`.
     epsilon: The target, > 0.
     delta: In (0, 1).
     theta: Ratio of the variances of successive rounds, > 0; or another shape
-      of the noise, for the accountants: the paper's formulas are for a theta.
+      of the noise, for the accountants: the paper's formulas need a theta.
     rounds: M. The accountants calibrate to a client that releases in every one
-      of them: no credit for rounds missed.
-    sampling_rate: q in (0, 1], by which the paper's two formulas take off.
+      of them: they give no credit for missed rounds.
+    sampling_rate: q in (0, 1], for which the paper's two formulas reduce noise.
     sensitivity: L2 sensitivity of one release, > 0.
 
   Returns:
@@ -363,11 +364,11 @@ def schedule_for_every_round(
   return schedule_lib.GeometricSchedule(theta, rounds, stddev)
 
 
-# A sum of terms, however it is rounded, must not exceed the budget.
+# However a sum of terms is rounded, it must not exceed the budget.
 _MARGIN = 1e-10
 
 
-# Of one target, for every plan that is compared.
+# All plans that are compared have the same target.
 @functools.lru_cache(maxsize=256, typed=True)
 def equivalent_noise_multiplier(
   epsilon: float, delta: float, accountant: str = 'exact'
@@ -377,7 +378,7 @@ def equivalent_noise_multiplier(
   Args:
     epsilon: Target, > 0.
     delta: In (0, 1).
-    accountant: As of `accounting.delivered_epsilon`.
+    accountant: As for `accounting.delivered_epsilon`.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -393,24 +394,24 @@ def initial_noise_multipliers(
   spent: np.ndarray | float = 0.0,
   completed: int = 0,
 ) -> np.ndarray:
-  """z_{k,1} of every client.
+  """Returns z_{k,1} of every client.
 
   Args:
     planned: bool [clients, rounds], who is to take part in which round; sparse
-      where there are many.
+      if there are many.
     theta: Ratio of the noise variances of successive rounds, > 0; or another
       shape of the noise.
-    releases_per_round: t >= 1, releases of a client in a round.
+    releases_per_round: t >= 1, number of releases of a client in a round.
     budget: B > 0: 1 / `equivalent_noise_multiplier`^2.
-    spent: What each client has spent of it already, [clients].
+    spent: What each client has already spent of it, [clients].
     completed: The rounds 1..completed are over.
 
   Returns:
-    float64 [clients]; inf for a client without a round to come or a budget
-    left: it must not take part.
+    float64 [clients]; inf for a client without a future round or without
+    budget left: it must not take part.
 
   Raises:
-    ValueError: If an argument is out of range or a result not representable.
+    ValueError: If an argument is out of range or a result is not representable.
   """
   shape = schedule.as_shape(theta)
   releases_per_round = _validate.integer(
@@ -420,7 +421,7 @@ def initial_noise_multipliers(
   clients, rounds = planned.shape
   completed = _validate.integer('completed', completed, 0, rounds)
   left = budget - np.broadcast_to(np.asarray(spent, np.float64), [clients])
-  # Relative to the largest term of each client, lest a power overflow.
+  # Relative to the largest term of each client, so that no power overflows.
   exponents = -shape.log_variances(rounds)[completed:]
   future = sparse.csr_array(planned)[:, completed:]
   future.eliminate_zeros()
@@ -443,17 +444,17 @@ def initial_noise_multipliers(
 
 
 def new_maximum_rounds(alpha_d: Any, rounds: int) -> int:
-  """M' = ceil(alpha_d * M), in exact arithmetic.
+  """Returns M' = ceil(alpha_d * M), in exact arithmetic.
 
-  In binary64 0.55 * 100 is above 55 and its ceiling 56. `alpha_d` is read as
-  the decimal number that it is written as.
+  In binary64, 0.55 * 100 is above 55, and its ceiling is 56. `alpha_d` is read
+  as the decimal number that it prints as.
 
   >>> new_maximum_rounds(0.55, 100), new_maximum_rounds('9/10', 27)
   (55, 25)
 
   Args:
     alpha_d: In (0, 1]: a float, a string, a Decimal or a Fraction.
-    rounds: The *current* maximum number of rounds M. With the original one a
+    rounds: The *current* maximum number of rounds M. With the original one, a
       second refinement would change nothing.
 
   Returns:
@@ -478,11 +479,11 @@ def refine_stddev(
   new_rounds: int,
   budget: float,
 ) -> float:
-  """Sigma' that makes the rounds still to come spend what is left.
+  """Returns the sigma' with which future rounds spend what is left.
 
   Round n = m+1..M' then gets the noise of
   `GeometricSchedule(theta, new_rounds, sigma').stddev(n)`: the exponent keeps
-  counting from round 1. Calling it again after more rounds, with the noise they
+  counting from round 1. A later call, with the noise that the rounds before it
   really had, is exact again.
 
   >>> budget = 30.0  # thirty rounds of unit noise
@@ -491,20 +492,20 @@ def refine_stddev(
 
   Args:
     theta: Ratio of the variances of successive rounds, > 0.
-    past_stddevs: Noise standard deviations of rounds 1..m as released, [m]; may
-      be empty, and any series.
+    past_stddevs: Noise standard deviations of rounds 1..m as released, [m]; any
+      series, which may be empty.
     new_rounds: New maximum number of rounds M', > m.
-    budget: B, the sum over all rounds of 1/variance that is allowed:
+    budget: B, the allowed sum of 1/variance over all rounds:
       1 / (sensitivity * gaussian_noise_multiplier(epsilon, delta))^2, or
-      `precision()` of the schedule that was calibrated.
+      `precision()` of the calibrated schedule.
 
   Returns:
     sigma', the standard deviation that round 1 would have had, rounded up by a
     few units in the last place so that rounding does not overspend.
 
   Raises:
-    ValueError: If M' <= m, that is, no round is left and training stops here;
-      if the budget is spent; or if an argument is out of range.
+    ValueError: If M' <= m, so that no round is left and training stops here; if
+      the budget is spent; or if an argument is out of range.
   """
   theta = _validate.positive('theta', theta)
   new_rounds = _validate.integer('new_rounds', new_rounds)
@@ -533,5 +534,5 @@ def refine_stddev(
     "the refined noise standard deviation sigma'",
     0.5 * (log_future - math.log(left)),
   )
-  # exp and log of an exponent of size e lose e units in the last place.
+  # exp and log with an exponent of size e lose e units in the last place.
   return _log_space.round_up(stddev, 16 + 2 * int(abs(log_future)))

@@ -1,6 +1,6 @@
 """Checks the privacy claim of another tool against the noise that it adds.
 
-A formula names how the tool sets its noise, and what it accounts for:
+A formula says how the tool sets its noise, and what it accounts for:
 
   gaussian           noise multiplier z on each of all rounds
   flower-local-dp    Flower's LocalDpMod: sensitivity sqrt(2 ln(1.25/delta)) /
@@ -10,7 +10,7 @@ A formula names how the tool sets its noise, and what it accounts for:
                      sum of clipped gradients, accounted as Poisson sampled
   nvflare-svt        NVFlare's SVTPrivacy: Laplace noise on some coordinates (as
                      of nvflare 2.9.0)
-  nvflare-percentile NVFlare's PercentilePrivacy: no noise (the same)
+  nvflare-percentile NVFlare's PercentilePrivacy: no noise (as of nvflare 2.9.0)
 
 The delivered epsilon is an upper bound for the worst client or example. It
 assumes that the tool does what it says. Audits of the tools: docs/CLAIMS.md.
@@ -23,7 +23,7 @@ from typing import Any
 from tvdp_tf import _validate, errors
 from tvdp_tf.privacy import accounting, gaussian, statement
 
-# What each takes, beside epsilon, delta and rounds.
+# Arguments of each formula besides epsilon, delta and rounds.
 _TAKES = {
   'gaussian': ('noise_multiplier',),
   'flower-local-dp': ('clip', 'sensitivity'),
@@ -32,24 +32,25 @@ _TAKES = {
   'nvflare-percentile': (),
 }
 FORMULAS = tuple(_TAKES)
-# More take minutes to account for.
+# More rounds take minutes to account for.
 _MOST_ROUNDS = 10**7
-# How batches are drawn; only of secret Poisson draws is an epsilon amplified.
+# How batches are drawn; amplification is granted to secret Poisson draws only.
 BATCHES = ('poisson', 'shuffled')
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckedClaim:
-  """A claim and the epsilon that is delivered.
+  """A claim and the delivered epsilon.
 
   Attributes:
     formula: One of `FORMULAS`.
     claimed_epsilon: What the tool claims; NaN if it claims nothing.
-    delta: Of both epsilons.
+    delta: The delta of both epsilons.
     delivered_epsilon: What all releases together deliver; inf if nothing is
       proven.
-    unit: What is protected, and how neighbouring data sets differ.
-    noise_multipliers: Of each release, relative to the proven sensitivity.
+    unit: What is protected, and how neighboring data sets differ.
+    noise_multipliers: Noise multiplier of each release, relative to the proven
+      sensitivity.
     reasons: Explanations of the result, in sentences.
   """
 
@@ -63,7 +64,7 @@ class CheckedClaim:
 
   @property
   def holds(self) -> bool:
-    """Whether no more is delivered than is claimed."""
+    """Whether the delivered epsilon is at most the claimed one."""
     return self.delivered_epsilon <= self.claimed_epsilon
 
   def describe(self) -> str:
@@ -108,7 +109,7 @@ def check_claim(
   (False, 11.64)
 
   Args:
-    formula: One of `FORMULAS`; see above.
+    formula: One of `FORMULAS`, described above.
     delta: In (0, 1).
     rounds: The number of releases: rounds, or steps of DP-SGD; at most 10^7.
     epsilon: The epsilon that the tool claims for all rounds, if any. With
@@ -117,7 +118,7 @@ def check_claim(
       noise divided by the sensitivity, or by the clip of one example.
     clip: With flower-local-dp: its clipping_norm.
     sensitivity: With flower-local-dp: its sensitivity.
-    sampling_rate: With dp-sgd: the share of the examples that is in a batch.
+    sampling_rate: With dp-sgd: the share of the examples in a batch.
     batches: With dp-sgd: `poisson` for fresh, secret draws, or `shuffled` if
       every example is used once per epoch.
 
@@ -194,7 +195,7 @@ def _flower(
   epsilon: float, delta: float, rounds: int, clip: float, sensitivity: float
 ) -> CheckedClaim:
   stddev = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-  # Of two clients' updates, or of one with other data: each within the clip.
+  # Both updates are within the clip, from two clients or one with other data.
   true = 2 * clip
   z = stddev / true
   once = gaussian.gaussian_epsilon(z, delta)
@@ -234,8 +235,8 @@ def _dp_sgd(
       ' common, shuffled batches of one size, is `shuffled` here',
     )
   else:
-    # In an epoch one release alone is of the example, whichever it is. A last
-    # batch that is not full may be left out: that makes the shortest epochs.
+    # In an epoch, each example is in only one release. An incomplete last batch
+    # may be left out, which makes the shortest epochs.
     epochs = math.ceil(steps / math.floor(min(1 / rate, 2.0**60) * (1 + 1e-12)))
     multipliers = (z,) * epochs
     exchanged = 'its gradient made zero'
@@ -264,13 +265,13 @@ _NUMBERS = (
 
 
 def check_text(text: str) -> CheckedClaim:
-  """Checks a claim.
+  """Checks a claim given as text.
 
   Args:
     text: FORMULA:NAME=VALUE,... with the arguments of `check_claim`.
 
   Raises:
-    ValueError: If it is something else.
+    ValueError: If the text is malformed, or an argument is wrong.
   """
   formula, _, rest = text.partition(':')
   arguments: dict[str, Any] = {}
@@ -300,6 +301,6 @@ def check_text(text: str) -> CheckedClaim:
 
 
 def raise_unless_holds(claim: CheckedClaim) -> None:
-  """Raises `TvdpError` for a claim that does not hold."""
+  """Raises `TvdpError` if there is a claim and it does not hold."""
   if not (math.isnan(claim.claimed_epsilon) or claim.holds):
     raise errors.TvdpError('the claim does not hold')

@@ -1,7 +1,7 @@
 r"""Theorem 3 and Corollary 1: the convergence bound, printed and corrected.
 
-**The contraction A** (`contraction`): by how much a round shrinks the gap to
-F*.
+**The contraction A** (`contraction`) is the factor by which a round shrinks the
+gap to F*.
 
   A = 1 + 2 rho phi,  phi = (eta^2 L / 2) c - eta
 
@@ -11,25 +11,25 @@ replacement, over the squared norm of the full gradient:
   corrected  c = [(U-K) B^2 + U (K-1)] / (K (U-1))
   printed    c = [(U-K) B^2 + (K-1)/U] / (K (U-1))
 
-The printed one loses a factor U^2 (sum_k g_k = U grad F, eq_delta_fk), so that
+The printed form loses a factor U^2 (sum_k g_k = U grad F, eq_delta_fk), so
 noise-free gradient descent with all users violates the bound as printed.
 
-**Lemma 1**: how far local steps drift from centralised gradient descent.
+**Lemma 1** bounds how far local steps drift from centralized gradient descent.
 
   H(x) = gamma/L ((1 + eta L)^x - 1) - eta gamma x
 
 The formula is right for full participation, no noise, no active clipping, and a
 reference that restarts from the global model every round; the paper uses it
-where none of these holds. As a function of the number of rounds M at a fixed
-number T of local steps, its derivative is printed without eta and 1/L:
+where none of these holds. Its derivative by the number of rounds M, at a fixed
+number T of local steps, is printed without eta and 1/L:
 
   printed    (gamma T / M^2) [1 - (1 + eta L)^(T/M) ln(1 + eta L)]
   corrected  (gamma T / M^2) [eta - (1/L) (1 + eta L)^(T/M) ln(1 + eta L)]
 
-so that the paper's condition on tau for it to be negative is spurious: the
-corrected one is negative for every tau >= 1.
+The paper's condition on tau for it to be negative is therefore spurious: the
+corrected derivative is negative for every tau >= 1.
 
-**The bound**, with both:
+**The bound** uses both:
 
   F(w(M)) - F* <= A^M Theta + noise + drift,  A = 1 + 2 rho phi
 
@@ -40,22 +40,22 @@ noise of Theorem 1:
   corrected  noise = k d sum_k p_k^2 S R
 
 The printed U - 1 (eq_convergnece_bound) is a slip for theta - 1, which cancels
-the quotient in R: as printed the noise costs nothing at theta = 1 and helps
-below. The factor d sum p_k^2, the number of parameters over the number of
+the quotient in R. As printed, the noise costs nothing at theta = 1, and helps
+below it. The factor d sum p_k^2, the number of parameters over the number of
 users, is missing: E||sum p_k n_k||^2 = d sigma^2 sum p_k^2.
 
 The drift L_c H(tau) of Corollary 1 (`single`) assumes a reference that is never
-reset; with one that is reset every round it accumulates to L_c H(tau) (1 - A^M)
-/ (1 - A).
+reset. If it is reset every round, the drift accumulates to
+L_c H(tau) (1 - A^M) / (1 - A).
 
 The corrected form keeps the paper's noise calibration, which is itself unsound,
 and the paper's gap between one step and tau steps. `sound_bound` has neither.
 
-**What is proved** for tau local steps of K of U users (`sound_bound`). The
-paper's Corollary 1 contracts once a round although tau steps are taken, and
+**What is proved** for tau local steps of K of U users is `sound_bound`. The
+paper's Corollary 1 contracts once per round although tau steps are taken, and
 adds the drift of one round only. Here the reference is reset to the global
-model every round, so that the contraction is that of tau steps and the drift
-accumulates; the noise is taken as it is, whatever it was calibrated to.
+model every round, so the contraction is that of tau steps and the drift
+accumulates; the noise is used as given, whatever it was calibrated to.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def descent_coefficient(
   dissimilarity_squared: float,
   form: str = 'corrected',
 ) -> float:
-  """phi: F falls by -phi ||grad F||^2 a round, up to the noise.
+  """Returns phi: up to noise, F falls by -phi ||grad F||^2 per round.
 
   phi = (eta^2 L / 2) c - eta, with
   c = [(U-K) B^2 + U (K-1)] / (K (U-1)), the second moment of the mean of K
@@ -129,7 +129,7 @@ def contraction(
   pl_constant: float,
   form: str = 'corrected',
 ) -> float:
-  """A = 1 + 2 rho phi, the factor by which a round shrinks the gap.
+  """Returns A = 1 + 2 rho phi, the factor by which a round shrinks the gap.
 
   >>> contraction(0.3, 1.0, 100, 100, 1.0, 1.0)
   0.49
@@ -144,11 +144,11 @@ def contraction(
     form: 'corrected', or 'printed' as in the paper.
 
   Returns:
-    A. The printed form is returned as it comes, even if negative.
+    A. The printed form is returned as it is, even if negative.
 
   Raises:
-    ValueError: If an argument is out of range, or the corrected A is not in
-      (0, 1): the bound then says nothing.
+    ValueError: If an argument is out of range, or if the corrected A is not in
+      (0, 1), where the bound says nothing.
   """
   pl_constant = _validate.positive('pl_constant', pl_constant)
   phi = descent_coefficient(
@@ -164,8 +164,8 @@ def contraction(
   return factor
 
 
-# Where eta L and eta L x are below this the closed form cancels, and the
-# binomial series converges.
+# If eta L and eta L x are below this, the closed form cancels, and the binomial
+# series converges.
 _SERIES_BELOW = 0.5
 
 
@@ -177,7 +177,7 @@ def _expm1(x: float) -> float:
 
 
 def _log1p_excess(u: float) -> float:
-  """U - ln(1 + u), accurate for small u > 0."""
+  """Returns u - ln(1 + u), accurate for small u > 0."""
   if u > 0.1:
     return u - math.log1p(u)
   total = 0.0
@@ -189,19 +189,19 @@ def _log1p_excess(u: float) -> float:
 def divergence_gap(
   x: float, gamma: float, eta: float, smoothness: float
 ) -> float:
-  """H(x), the bound of the distance after x local steps (Lemma 1).
+  """Returns H(x), the bound on the distance after x local steps (Lemma 1).
 
   >>> round(divergence_gap(5, gamma=1.3, eta=0.1, smoothness=2.0), 6)
   0.317408
 
   Args:
-    x: Number of local steps, >= 0; a real number is T/M in the planner.
-    gamma: Bound of the gradient divergence, >= 0.
+    x: Number of local steps, >= 0; in the planner it is T/M, a real number.
+    gamma: Bound on the gradient divergence, >= 0.
     eta: Learning rate, > 0.
     smoothness: L > 0.
 
   Returns:
-    H(x); inf where it overflows, 0 at x = 0 and x = 1, negative between.
+    H(x); inf if it overflows, 0 at x = 0 and x = 1, negative between.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -217,7 +217,7 @@ def divergence_gap(
   if max(u, u * x) >= _SERIES_BELOW:
     if x < 0.5:
       return gamma / smoothness * (_expm1(x * growth) - u * x)
-    # The same, without cancellation for x near 1.
+    # The same value, without cancellation for x near 1.
     more = x - 1
     return gamma / smoothness * ((1 + u) * _expm1(more * growth) - u * more)
   # sum_{k>=2} C(x, k) u^k: no cancellation, ratio of terms below u x / 3.
@@ -237,18 +237,18 @@ def divergence_gap_derivative(
   smoothness: float,
   form: str = 'corrected',
 ) -> float:
-  """D H(T/M) / dM at fixed T.
+  """Returns d H(T/M) / dM at fixed T.
 
   Args:
     total_steps: T > 0, local steps over all rounds.
     rounds: M > 0.
-    gamma: Bound of the gradient divergence, >= 0.
+    gamma: Bound on the gradient divergence, >= 0.
     eta: Learning rate, > 0.
     smoothness: L > 0.
     form: 'corrected', or 'printed' as in the paper (without eta and 1/L).
 
   Returns:
-    The derivative; -inf where it overflows.
+    The derivative; -inf if it overflows.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -291,7 +291,7 @@ class ConvergenceSetting:
     dimension: d, number of model parameters; the corrected form needs it.
     sum_squared_weights: sum of p_k^2 over the users of a round, in (0, 1], 1/K
       for equal weights; the corrected form needs it.
-    lipschitz: L_c > 0; `drift` and a fixed number of steps need it, as the
+    lipschitz: L_c > 0; `drift` and a fixed number of steps need it and the
       following two.
     gradient_divergence: gamma >= 0.
     learning_rate: eta > 0.
@@ -340,7 +340,7 @@ class ConvergenceSetting:
         )
 
   def required(self, name: str, purpose: str) -> float:
-    """The value of an optional attribute, or one clear error."""
+    """Returns an optional attribute, or raises a clear error without it."""
     value = getattr(self, name)
     if value is None:
       raise ValueError(f'{name} must be given for {purpose}, got None')
@@ -361,7 +361,7 @@ class ConvergenceSetting:
     return common * dimension * weights
 
   def drift(self, local_steps: float) -> float:
-    """L_c H(local_steps)."""
+    """Returns L_c H(local_steps)."""
     purpose = 'a bound with drift'
     return self.required('lipschitz', purpose) * divergence_gap(
       local_steps,
@@ -373,11 +373,11 @@ class ConvergenceSetting:
 
 @dataclasses.dataclass(frozen=True)
 class BoundTerms:
-  """The bound of F(w(M)) - F*, term by term.
+  """The bound on F(w(M)) - F*, term by term.
 
   Attributes:
     decay: A^M Theta, what is left of the initial gap.
-    noise: What the noise adds; as printed, negative for theta < 1.
+    noise: What the noise adds; negative for theta < 1 in the printed form.
     drift: What the local steps add.
   """
 
@@ -398,7 +398,7 @@ def convergence_terms(
   drift: str = 'none',
   local_steps: float | None = None,
 ) -> BoundTerms:
-  """The terms of `convergence_bound`, same arguments."""
+  """Returns the terms of `convergence_bound`, with the same arguments."""
   rounds = _validate.positive('rounds', rounds)
   _validate.one_of('drift', drift, DRIFTS)
   log_a = math.log(setting.contraction)
@@ -416,7 +416,7 @@ def convergence_terms(
       gap *= math.expm1(rounds * log_a) / (setting.contraction - 1)
   return BoundTerms(
     decay=math.exp(rounds * log_a) * setting.initial_gap,
-    # As printed nothing is added at theta = 1, even where the sums overflow.
+    # As printed, theta = 1 adds nothing, even where the sums overflow.
     noise=coefficient * sums if coefficient else 0.0,
     drift=gap,
   )
@@ -429,22 +429,22 @@ def convergence_bound(
   drift: str = 'none',
   local_steps: float | None = None,
 ) -> float:
-  """The bound of F(w(M)) - F* after M rounds.
+  """Returns the bound on F(w(M)) - F* after M rounds.
 
   Args:
     setting: Everything but the number of rounds.
-    rounds: M > 0, real: the planner minimises over it.
+    rounds: M > 0; real, because the planner minimizes over it.
     form: 'corrected', or 'printed' as in the paper.
     drift: 'none' (Theorem 3), 'single' (L_c H(tau), Corollary 1) or
       'accumulated' (reference reset every round).
     local_steps: tau >= 0 for the drift.
 
   Returns:
-    The sum of the decay, the noise and the drift; inf where it overflows.
+    The sum of the decay, the noise and the drift; inf if it overflows.
 
   Raises:
-    ValueError: If an argument is out of range or the setting lacks one that the
-      form needs.
+    ValueError: If an argument is out of range, or if the setting lacks an
+      attribute that the form needs.
   """
   return convergence_terms(setting, rounds, form, drift, local_steps).total
 
@@ -464,7 +464,7 @@ def sound_bound(
   lipschitz: float,
   dimension: int,
 ) -> float:
-  """A proved bound of E[F(w(M))] - F* for tau local steps and K of U users.
+  """A proved bound on E[F(w(M))] - F* for tau local steps and K of U users.
 
   With A = (1 - rho eta (2 - eta L))^tau and
   g_k = (gamma_k/L) ((1 + eta L)^tau - 1):
@@ -493,7 +493,7 @@ def sound_bound(
     dimension: d >= 1, number of model parameters.
 
   Returns:
-    The bound; inf where it overflows.
+    The bound; inf if it overflows.
 
   Raises:
     ValueError: If an argument is out of range.

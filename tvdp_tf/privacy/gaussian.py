@@ -5,24 +5,25 @@ if and only if, with mu = 1/z,
 
   delta >= Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-The paper's Theorem 1 bounds this curve through moments; for unsampled releases
-nothing is gained by a bound, because any number of Gaussian releases discloses
-exactly as much as one with 1/z^2 = sum of 1/z_m^2.
+The paper's Theorem 1 bounds this curve through moments. For unsampled releases
+a bound gains nothing, because any number of Gaussian releases discloses exactly
+as much as one with 1/z^2 = sum of 1/z_m^2.
 
 Numerics. With s = eps/mu - mu/2 the right side is phi(s) [R(s) - R(s + mu)],
-where R = (1 - Phi)/phi is Mills' ratio: no e^eps, no difference of numbers near
-one. Large mu: R is a scaled erfcx. Small mu: the difference is the integral of
--R'(x) = 1 - x R(x) > 0. Unknowns are parametrised so that neither s nor the
-result is a difference (`_log_delta_bound` adds the error bound): an epsilon, a
-delta or a noise multiplier returned here is rounded up, never down.
+where R = (1 - Phi)/phi is Mills' ratio: there is no e^eps, and no difference of
+numbers near one. For large mu, R is a scaled erfcx. For small mu, the
+difference is the integral of -R'(x) = 1 - x R(x) > 0. Unknowns are parametrized
+so that neither s nor the result is a difference (`_log_delta_bound` adds the
+error bound). An epsilon, a delta or a noise multiplier returned here is rounded
+up, never down.
 
-So are visibly selected releases of equal noise. The server sees who takes part.
-A user takes part in n of M rounds with probability Binom(M, q)(n), and then its
-releases are one Gaussian with multiplier z / sqrt(n), so that
+Visibly selected releases of equal noise are exact, too. The server sees who
+takes part. A user takes part in n of M rounds with probability Binom(M, q)(n),
+and then its releases are one Gaussian with multiplier z / sqrt(n), so that
 
   delta(eps) = sum_n Binom(M, q)(n) delta_Gauss(eps; sqrt(n) / z).
 
-The selection is the user's luck, not a secret: only delta is averaged over it.
+The selection is random but not secret: only delta is averaged over it.
 """
 
 import functools
@@ -36,7 +37,7 @@ from tvdp_tf import _validate
 from tvdp_tf.privacy import _log_space
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-# phi(40) < 1e-347: no delta of binary64 lies beyond.
+# phi(40) < 1e-347: no binary64 delta lies beyond.
 _LARGEST_SCORE = 40.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -67,12 +68,12 @@ def _log_delta_bound(
   mu: np.ndarray | float,
   score_error: np.ndarray | float = 0.0,
 ) -> np.ndarray:
-  """Ln of an upper bound of delta, elementwise over broadcast arrays.
+  """Returns ln of an upper bound on delta, elementwise over broadcast arrays.
 
   Args:
     score: s = eps/mu - mu/2.
     mu: 1/z >= 0.
-    score_error: Bound of the absolute rounding error of `score`.
+    score_error: Bound on the absolute rounding error of `score`.
 
   Returns:
     ln delta rounded up by its own rounding error (relative 3e-13 of delta).
@@ -101,7 +102,7 @@ def _log_delta_bound(
 def log_delta_upper(
   mu: np.ndarray | float, epsilon: np.ndarray | float
 ) -> np.ndarray:
-  """Ln delta of Gaussian noise, rounded up; vectorised, unchecked.
+  """Returns ln delta of Gaussian noise, rounded up; vectorized, unchecked.
 
   Args:
     mu: 1/z >= 0; 0 means that nothing is released.
@@ -115,7 +116,7 @@ def log_delta_upper(
   )
   with np.errstate(divide='ignore', over='ignore', invalid='ignore'):
     ratio = np.where(mu > 0, epsilon / mu, np.inf)
-    # Where both are infinite (mu beyond 1e308) nothing is left of privacy.
+    # Where both are infinite (mu beyond 1e308), no privacy is left.
     score = np.where(mu == np.inf, -np.inf, ratio - mu / 2)
     error = np.where(np.isfinite(score), (ratio + mu) * 2.0**-51, 0.0)
     return _log_delta_bound(score, mu, error)
@@ -127,15 +128,15 @@ def first_passing(
   """The smallest number in (low, high] that passes, up to rounding.
 
   Args:
-    passes: Vectorised predicate, False then True along the line; `low` fails
-      and `high` passes.
+    passes: Vectorized predicate, False and then True as its argument grows;
+      `low` fails and `high` passes.
     low: Lower end of the bracket.
     high: Upper end of the bracket.
 
   Returns:
     A number that passes, within rounding of one that does not.
   """
-  for _ in range(12):  # 64^12 parts: the bracket shrinks to neighbours.
+  for _ in range(12):  # 64^12 parts: the ends become adjacent numbers.
     grid = np.linspace(low, high, 65)
     with np.errstate(over='ignore', invalid='ignore'):
       passing = passes(grid[1:])
@@ -147,7 +148,7 @@ def first_passing(
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-  """`gaussian_epsilon` of the noise multiplier 1/mu, for 0 <= mu <= inf."""
+  """Returns `gaussian_epsilon` of multiplier 1/mu, for 0 <= mu <= inf."""
   if mu == 0:
     return 0.0
   if mu == math.inf:
@@ -155,8 +156,8 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
   log_delta = math.log(delta)
   if log_delta_upper(mu, 0.0) <= log_delta:
     return 0.0
-  # p = ln(2 eps / mu^2): s = mu/2 (e^p - 1) and eps = mu^2/2 e^p are both free
-  # of cancellation.
+  # With p = ln(2 eps / mu^2), both s = mu/2 (e^p - 1) and eps = mu^2/2 e^p are
+  # free of cancellation.
   half = mu / 2
 
   def passes(p: np.ndarray) -> np.ndarray:
@@ -167,7 +168,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
   high = math.log(_LARGEST_SCORE) + np.logaddexp(
     -math.log(_LARGEST_SCORE), -log_half
   )
-  # Epsilons below 1e-300 are not told from it.
+  # Epsilons below 1e-300 are not distinguished from it.
   low = min(math.log(1e-300) - 2 * log_half - math.log(2.0), 0.0)
   root = low if passes(np.array([low]))[0] else first_passing(passes, low, high)
   log_epsilon = 2 * log_half + math.log(2.0) + root
@@ -190,7 +191,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
   Returns:
     The smallest epsilon >= 0 for which the release is (epsilon, delta)-DP; inf
-    where it exceeds binary64.
+    if it exceeds binary64.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -214,8 +215,8 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     epsilon: >= 0.
 
   Returns:
-    The smallest delta for which the release is (epsilon, delta)-DP. One that
-    underflows is returned as the smallest positive number, not as 0.
+    The smallest delta for which the release is (epsilon, delta)-DP. If it
+    underflows, the result is the smallest positive number, not 0.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -256,7 +257,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 @functools.lru_cache(maxsize=256)
 def _noise_multiplier(epsilon: float, delta: float) -> float:
   log_delta = math.log(delta)
-  # mu = sqrt(2 eps) e^-r and s = sqrt(2 eps) sinh(r): free of cancellation.
+  # mu = sqrt(2 eps) e^-r and s = sqrt(2 eps) sinh(r) are free of cancellation.
   root = math.sqrt(2.0) * math.sqrt(epsilon)
 
   def passes(r: np.ndarray) -> np.ndarray:
@@ -281,7 +282,7 @@ _NEGLIGIBLE = 60.0
 def visible_epsilon(
   noise_multiplier: float, rounds: int, q: float, delta: float
 ) -> float:
-  """The epsilon at `delta`, rounded up.
+  """The epsilon at `delta` of visibly selected releases, rounded up.
 
   Args:
     noise_multiplier: z of every round, > 0.
@@ -300,7 +301,7 @@ def visible_epsilon(
     + counts * math.log(q)
     + (rounds - counts) * math.log1p(-q)
   )
-  # gammaln is good to a few units in the last place of rounds * ln(rounds).
+  # gammaln is accurate to a few units in the last place of rounds * ln(rounds).
   log_weights += 1e-15 * (10 + rounds * math.log1p(rounds))
   log_delta = math.log(delta)
   kept = log_weights > log_delta - _NEGLIGIBLE
@@ -316,7 +317,7 @@ def visible_epsilon(
     return np.exp(log_deltas) @ weights + dropped
 
   def passes(log_epsilon: np.ndarray) -> np.ndarray:
-    # In blocks: the work array has 24 elements for each pair.
+    # Work in blocks: the work array has 24 elements for each pair.
     blocks = np.array_split(np.exp(log_epsilon), 8)
     return np.concatenate([delta_at(block) for block in blocks]) <= delta
 

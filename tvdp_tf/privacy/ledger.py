@@ -1,4 +1,4 @@
-r"""The privacy ledger: every release on record before it happens.
+r"""The privacy ledger: it records every release before it happens.
 
 A guarantee covers all releases that ever took place, including those of crashed
 runs and retried rounds. The ledger is the one place where they are counted, per
@@ -7,7 +7,7 @@ client, by the client's *actual* participations and the noise of each of them:
   with PrivacyLedger.create('run/ledger.jsonl', header, run) as ledger:
     ...
     ledger.record(round_number, clients, release_ids, noise_multipliers=z)
-    # On the disk now, or an exception. Only then:
+    # On disk now; otherwise an exception was raised. Only then:
     release(...)
 
 `record` refuses a release that would exceed a client's target, before anything
@@ -32,8 +32,8 @@ charged again. A release with a fresh key is charged. The same key with another
 input is refused. The file never contains keys, only their SHA-256.
 
 The file is evidence by itself: `ledger_audit.audit` recomputes every client's
-epsilon from it. Its lines are a chain of hashes, and a second file holds its
-length (`_chained_file` explains what this protects against, and what not).
+epsilon from it. Its lines form a hash chain, and a second file holds its length
+(`_chained_file` explains what this protects against, and what it does not).
 """
 
 import contextlib
@@ -81,7 +81,7 @@ __all__ = [
 
 
 def laplace_epsilon_of_release(target_epsilon: float, releases: int) -> float:
-  """The largest pure epsilon of a release so that all stay within the target.
+  """The largest pure epsilon of a release that keeps all within the target.
 
   This is not `target_epsilon / releases`, which may be rounded up.
 
@@ -89,11 +89,11 @@ def laplace_epsilon_of_release(target_epsilon: float, releases: int) -> float:
   True
 
   Args:
-    target_epsilon: > 0.
+    target_epsilon: Pure epsilon of all releases, > 0.
     releases: Number of releases of one client, >= 1.
 
   Raises:
-    ValueError: If an argument is out of range or nothing is left.
+    ValueError: If an argument is out of range, or the result rounds to 0.
   """
   target = _validate.positive('target_epsilon', target_epsilon)
   releases = _validate.integer('releases', releases)
@@ -116,10 +116,10 @@ def renyi_order(
   calibrated to the target by Renyi accounting fit at this order.
 
   Args:
-    noise_multipliers: Of the rounds of a typical run, > 0.
+    noise_multipliers: Noise multipliers of the rounds of a typical run, > 0.
     sampling_rate: q in (0, 1].
-    target_epsilon: The ledger's, > 0.
-    delta: The ledger's, in (0, 1).
+    target_epsilon: Target epsilon of the ledger, > 0.
+    delta: Delta of the ledger, in (0, 1).
 
   Raises:
     ValueError: If an argument is out of range, or the target is too small for
@@ -139,10 +139,10 @@ def renyi_order(
 
 
 def read_header(path: str | os.PathLike[str]) -> LedgerHeader:
-  """The header of a ledger, which may be in use.
+  """Reads the header of a ledger, which may be in use.
 
   Raises:
-    LedgerError: If the file is missing, damaged, cut short, or no ledger.
+    LedgerError: If the file is missing, damaged, cut short, or not a ledger.
   """
   payload = _chained_file.read(path).payloads[0]
   try:
@@ -154,7 +154,7 @@ def read_header(path: str | os.PathLike[str]) -> LedgerHeader:
 def _amounts(
   noise_multipliers: Any, laplace_epsilon: float | None
 ) -> tuple[tuple[float, ...], float | None]:
-  """(noise multipliers, pure epsilon), one of them given."""
+  """Checks and returns (noise multipliers, pure epsilon); one must be given."""
   if (noise_multipliers is None) == (laplace_epsilon is None):
     raise ValueError(
       'one of noise_multipliers and laplace_epsilon must be given, got'
@@ -166,7 +166,7 @@ def _amounts(
     return (), _validate.positive('laplace_epsilon', laplace_epsilon)
   if not np.iterable(noise_multipliers):
     noise_multipliers = [noise_multipliers]
-  # + 0.0: no negative zero.
+  # + 0.0 removes negative zeros.
   return tuple(
     _validate.non_negative('noise_multipliers', z) + 0.0
     for z in noise_multipliers
@@ -261,7 +261,7 @@ class PrivacyLedger:
     return ledger
 
   def _adopt(self, header: LedgerHeader | None, run: LedgerRun | None):
-    """Checks what the ledger is taken to be, and finds the run."""
+    """Checks that the ledger is the expected one, and finds the run."""
     state = self._state
     if state.version_1:
       raise LedgerError(
@@ -374,7 +374,7 @@ class PrivacyLedger:
           self._depth -= 1
 
   def _append(self, payload: dict[str, Any], apply: Callable[[], None]):
-    """Writes a line, and then adds it up."""
+    """Writes a line, and then applies it."""
     try:
       self._file.append(payload)
       apply()
@@ -536,9 +536,9 @@ class PrivacyLedger:
 
     Args:
       clients: As for `record`.
-      noise_multiplier: The same.
-      releases_per_client: The same.
-      laplace_epsilon: The same.
+      noise_multiplier: As for `record`, but only one.
+      releases_per_client: As for `record`.
+      laplace_epsilon: As for `record`.
       sampling_rate: With sampling 'poisson', the rate q of the releases; by
         default this run's.
     """
@@ -583,7 +583,7 @@ class PrivacyLedger:
     return self._state.spending.epsilon(self._client(client))
 
   def epsilons(self) -> np.ndarray:
-    """What every client has spent in all runs, float64 [clients]; 1 ms each."""
+    """What each client has spent in all runs, float64 [clients]; 1 ms each."""
     return self._state.spending.epsilons()
 
   def worst_epsilon(self) -> float:

@@ -50,8 +50,8 @@ class LedgerAudit:
     path: The file.
     header: The budget.
     runs: The runs, each with its share.
-    noise_distance: Largest distance of all their noise from Gaussian noise. It
-      reduces the delta at which the epsilons are computed.
+    noise_distance: Largest distance of all their noise from exact Gaussian
+      noise. It reduces the delta at which the epsilons are computed.
     epsilons: What each client has spent in all runs at the header's delta,
       rounded up, float64 [clients], read-only; inf if something was released
       without noise.
@@ -59,11 +59,12 @@ class LedgerAudit:
       read-only. With sampling 'poisson', the rounds it was drawn in.
     rounds: Number of different recorded rounds of all runs.
     records: Number of recorded attempts at them.
-    repeats: Releases recognized as bit-identical repeats, and not charged.
-    head_hash: Hash of the last line, to be compared with one kept elsewhere.
+    repeats: Number of releases recognized as bit-identical repeats, which are
+      not charged.
+    head_hash: Hash of the last line, to compare with a copy kept elsewhere.
     head_verified: Whether the head is present and proves that no line was cut
       off. If not, every number here may be too low.
-    beyond_head: Lines that the head does not cover; they are counted.
+    beyond_head: Number of lines that the head does not cover; they are counted.
     torn_bytes: Bytes of an unfinished line, which was never released.
     noise_recurs: Whether some releases have equal noise and others do not, as
       is the case when rounds are released again.
@@ -86,7 +87,7 @@ class LedgerAudit:
 
   @property
   def worst_client(self) -> int:
-    """The client that has spent most; the first of several."""
+    """The client that has spent the most, or the first of several."""
     return int(np.argmax(self.epsilons))
 
   @property
@@ -96,7 +97,7 @@ class LedgerAudit:
 
   @property
   def median_epsilon(self) -> float:
-    """Median over the clients of what they have spent."""
+    """Median of what the clients have spent."""
     return float(np.median(self.epsilons))
 
   @property
@@ -111,7 +112,7 @@ class LedgerAudit:
 
   @property
   def holds(self) -> bool:
-    """Whether the ledger proves its target; never where a statement would not.
+    """Whether the ledger proves its target; never if a statement would not.
 
     It assumes the worst where it lacks information, such as whether a run of
     version 1 was seeded.
@@ -152,14 +153,14 @@ class LedgerAudit:
 
   @property
   def _is_order_chosen_at_the_end(self) -> bool:
-    """Whether the epsilons take noise for granted that was fixed in advance."""
+    """Whether the epsilons assume noise that was fixed in advance."""
     header = self.header
     return (
       header.sampling == _ledger_format.POISSON and header.renyi_order is None
     )
 
   def _faults(self) -> list[str]:
-    """What keeps the target from being proven."""
+    """The reasons why the target is not proven, if any."""
     header = self.header
     faults = []
     if not self.head_verified:
@@ -382,7 +383,7 @@ def audit(path: str | os.PathLike[str]) -> LedgerAudit:
 
 
 def _noise_recurs(state: _ledger_state.LedgerState) -> bool:
-  """Of sampled releases, without what is known to be a repeat bit for bit."""
+  """`LedgerAudit.noise_recurs`; bit-identical repeats do not count."""
   if state.header.sampling != _ledger_format.POISSON:
     return False
   multipliers = state.spending.noise_multipliers(0)

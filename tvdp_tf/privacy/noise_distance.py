@@ -4,22 +4,25 @@ The accountants assume exact Gaussian noise. The drawn noise differs from it, in
 total variation distance, by at most d per value:
 
   continuous  2^-106: a radius beyond 12.1 standard deviations is not drawn
-              (`learning.noise.standard_normal`). Floating point apart, which no
-              distance covers: two values that round differently share nothing.
-  discrete    2^-67: a discrete Gaussian of standard deviation 2^31, and not
-              N(0, 2^62) rounded to an integer, which is post-processing of the
-              Gaussian mechanism (`learning.discrete_gaussian`).
+              (`learning.noise.standard_normal`). This ignores floating point,
+              which no distance covers: two values that round differently share
+              nothing.
+  discrete    2^-67: the noise is a discrete Gaussian of standard deviation
+              2^31, not N(0, 2^62) rounded to an integer, which is
+              post-processing of the Gaussian mechanism
+              (`learning.discrete_gaussian`).
 
-A sum of H discrete draws of standard deviation s = 2^31, shares of one noise,
-is as near: each draw is within 2^-116 of the discrete Gaussian N_Z(0, s^2). The
-max-divergence of a sum of H of those from N_Z(0, H s^2) is at most the sum over
-0 < k < H of 10 exp(-2 pi^2 s^2 k / (k + 1)) (Kairouz, Liu and Steinke, 2021),
-which is below exp(-2^60); and that is within 2^-67.5 of the rounded Gaussian,
-as one draw is. Together that is below 2^-67 for any H up to 2^47.
+A sum of H discrete draws of standard deviation s = 2^31, which are shares of
+one noise, is as close: each draw is within 2^-116 of the discrete Gaussian
+N_Z(0, s^2). The max-divergence of a sum of H of those from N_Z(0, H s^2) is at
+most the sum over 0 < k < H of 10 exp(-2 pi^2 s^2 k / (k + 1)) (Kairouz, Liu and
+Steinke, 2021), which is below exp(-2^60). N_Z(0, H s^2) is within 2^-67.5 of
+the rounded Gaussian, as one draw is. The total is below 2^-67 for any H up to
+2^47.
 
-A mechanism with exact noise that is (epsilon, delta')-DP is, with noise at a
-distance of D in all, (epsilon, delta' + (1 + e^epsilon) D)-DP: on either of two
-neighbours' sides the probability of any event moves by at most D.
+If a mechanism with exact noise is (epsilon, delta')-DP, then with noise at a
+total distance of D it is (epsilon, delta' + (1 + e^epsilon) D)-DP: on either of
+two neighboring data sets, the probability of any event changes by at most D.
 """
 
 import math
@@ -27,34 +30,35 @@ from typing import Any
 
 from tvdp_tf import _validate
 
-# Gaussian noise in floating point, or on a grid of integers.
-# Standard deviation of discrete noise, in steps of its grid, and the standard
-# deviations beyond which none is drawn.
+# Standard deviation of discrete noise, in steps of its grid, and the number of
+# standard deviations beyond which none is drawn.
 GRID_STDDEV = 2**31
 LARGEST_DISCRETE = 14
 
+# Gaussian noise in floating point, or on a grid of integers.
 CONTINUOUS = 'continuous'
 DISCRETE = 'discrete'
 NOISES = (CONTINUOUS, DISCRETE)
-# Of a sensitivity that is not of integers, to rounding; more wastes the noise.
+# Largest share that rounding to the grid may add to a sensitivity that is not
+# of integers; more would waste the noise.
 LARGEST_ROUNDING = 0.5
-# Of one value. The second is the sum of DISTANCE_FROM_ROUNDED, 2^-67.5, and
-# DISTANCE_FROM_DISCRETE, 2^-116.
+# Distance of one value. The second is the sum of DISTANCE_FROM_ROUNDED,
+# 2^-67.5, and DISTANCE_FROM_DISCRETE, 2^-116, rounded up.
 DISTANCES = {CONTINUOUS: 2.0**-106, DISCRETE: 2.0**-67}
 
-# Of delta, for the generator; more is an epsilon out of reach.
+# Largest share of delta for the generator; more means epsilon is out of reach.
 LARGEST_SHARE = 1e-3
-# A run that is interrupted releases more than it planned, but not so much: it
-# ends there (`training.recorder`).
+# An interrupted run may release more than planned, but at most this many times
+# as much: it then ends (`training.recorder`).
 TIMES_PLANNED = 16
 
 
 def distance(values: int, noise: str) -> float:
-  """D: how far all that a run draws may be from Gaussian noise.
+  """Returns D, how far all noise of a run may be from Gaussian noise.
 
   Args:
-    values: As of `share_of_delta`.
-    noise: The same.
+    values: As for `share_of_delta`.
+    noise: As for `share_of_delta`.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -65,12 +69,13 @@ def distance(values: int, noise: str) -> float:
 
 
 def share_stddev(noise_multiplier: Any, sensitivity: float, shares: int) -> Any:
-  """Standard deviation of each of several shares of one noise.
+  """Returns the standard deviation of each of several shares of one noise.
 
   Args:
-    noise_multiplier: Of the sum of the shares, a number, array or tensor.
-    sensitivity: What it is relative to.
-    shares: How many.
+    noise_multiplier: Noise multiplier of the sum of the shares; a number, array
+      or tensor.
+    sensitivity: The sensitivity that it is relative to.
+    shares: Number of shares.
   """
   return noise_multiplier * (sensitivity / math.sqrt(shares))
 
@@ -78,9 +83,9 @@ def share_stddev(noise_multiplier: Any, sensitivity: float, shares: int) -> Any:
 def rounding_of_grid(size: int, noise_multiplier: Any) -> Any:
   """How much discrete noise adds to a sensitivity by rounding to its grid.
 
-  Two neighbours' tensors of `size` values are rounded by half a step each, so
-  that they are sqrt(size) steps further apart at most; of the 2^31 /
-  noise_multiplier steps that the sensitivity has.
+  The tensors of two neighbors, of `size` values, are rounded by half a step
+  each. They are then at most sqrt(size) steps further apart, and the
+  sensitivity is 2^31 / noise_multiplier steps.
 
   Args:
     size: Number of values of the release.
@@ -88,13 +93,13 @@ def rounding_of_grid(size: int, noise_multiplier: Any) -> Any:
       number or a float64 tensor.
 
   Returns:
-    The share of the sensitivity.
+    The increase, as a share of the sensitivity.
   """
   return math.sqrt(size) * noise_multiplier / GRID_STDDEV
 
 
 def share_of_distance(epsilon: float, total: float) -> float:
-  """(1 + e^epsilon) D; inf if that is huge.
+  """Returns (1 + e^epsilon) D; inf if that is huge.
 
   Args:
     epsilon: Target, > 0.
@@ -113,12 +118,13 @@ def share_of_distance(epsilon: float, total: float) -> float:
 
 
 def share_of_delta(epsilon: float, values: int, noise: str) -> float:
-  """(1 + e^epsilon) D: what the generator costs of delta; inf if that is huge.
+  """Returns the generator's part of delta, (1 + e^epsilon) D; inf if huge.
 
   Args:
     epsilon: Target, > 0.
-    values: How many values of noise a client (or the server) is to draw in the
-      run: size of the model times releases. 16 times as many are covered.
+    values: Planned number of noise values that a client (or the server) draws
+      in the run: size of the model times releases. 16 times as many are
+      covered.
     noise: One of `NOISES`.
 
   Raises:
@@ -134,12 +140,12 @@ def accounted_delta(
 
   Args:
     delta: Target, in (0, 1).
-    epsilon: As of `share_of_delta`.
-    values: The same.
-    noise: The same.
+    epsilon: As for `share_of_delta`.
+    values: As for `share_of_delta`.
+    noise: As for `share_of_delta`.
 
   Raises:
-    ValueError: If nothing is left, or less than half.
+    ValueError: If less than half of it, or nothing, is left.
   """
   delta = _validate.open_unit('delta', delta)
   share = share_of_delta(epsilon, values, noise)

@@ -1,24 +1,24 @@
-r"""How many rounds, and which theta: minimising the convergence bound.
+r"""The number of rounds and the theta that minimize the convergence bound.
 
-The paper's Corollary 2 claims that the bound is convex in M; it is not. What
-holds: with tau fixed, the corrected bound G(M) = A^M Theta + k S R is strictly
-quasi-convex for every theta > 0, because
+The paper's Corollary 2 claims that the bound is convex in M; it is not.
+However, with tau fixed, the corrected bound G(M) = A^M Theta + k S R is
+strictly quasi-convex for every theta > 0, because
 
   G'(M) / A^M = Theta ln A
     + k theta [ln th/(th-1)] [v/(th-A)] [(e^(Mv) - 1)/v + (1 - th^-M)/ln th]
 
 with v = ln(theta/A) is strictly increasing from a negative value. So there is
-one minimiser, found by bisection on this form, in which nothing cancels. The
-printed objective (eq_op_upper) has k (theta - 1)/(U - 1) for k: one minimiser
-for theta > 1, none otherwise, where it decreases forever.
+one minimizer, found by bisection on this form, in which nothing cancels. The
+printed objective (eq_op_upper) has k (theta - 1)/(U - 1) instead of k. It has
+one minimizer for theta > 1. Otherwise it has none, and decreases forever.
 
-With T = M tau fixed the drift depends on M and no such theorem holds: every
+With T = M tau fixed, the drift depends on M and no such theorem holds, so every
 M = 1..T is tried. The paper solves its printed first-order condition
 (eq: First-order derivative) instead, which is the derivative of no objective.
 
-Not in the paper: among all series of variances of one budget
-B = sum 1/variance, the one that minimises the last iterate's noise is geometric
-with theta = sqrt(A), and then the best number of rounds is a closed form
+The following is not in the paper. Among all series of variances with the budget
+B = sum 1/variance, the one that minimizes the last iterate's noise is geometric
+with theta = sqrt(A). The best number of rounds then has a closed form
 (`optimal_plan`).
 """
 
@@ -32,14 +32,14 @@ from tvdp_tf.privacy import _log_space, convergence
 
 @dataclasses.dataclass(frozen=True)
 class OptimalRounds:
-  """Where the bound is least.
+  """The number of rounds at which the bound is smallest.
 
   Attributes:
     real: M*, the stationary point among the real numbers.
     rounds: The best integer number of rounds, >= 1.
     bound: The bound at `real`.
     is_minimum: False for the root of the paper's printed condition for fixed T,
-      which minimises nothing; `rounds` is then the nearest integer.
+      which minimizes nothing; `rounds` is then the nearest integer.
   """
 
   real: float
@@ -59,7 +59,7 @@ def _mean_power(log_ratio: float, rounds: float) -> float:
 
 
 def _slope_factor(log_ratio: float) -> float:
-  """log_ratio / expm1(log_ratio), 1 at 0."""
+  """Returns log_ratio / expm1(log_ratio), which is 1 at 0."""
   return log_ratio / math.expm1(log_ratio) if log_ratio else 1.0
 
 
@@ -83,21 +83,21 @@ def bound_derivative(
     setting: Everything but the number of rounds.
     rounds: M > 0.
     form: 'corrected', or 'printed' as in eq: First-order derivative.
-    total_steps: None if tau is fixed; else T, and L_c dH(T/M)/dM is added, in
-      the same form.
+    total_steps: None if tau is fixed; otherwise T, and L_c dH(T/M)/dM is added
+      in the same form.
 
   Returns:
-    dG/dM. At theta = A, where the printed quotient is 0/0, its limit.
+    dG/dM. At theta = A, where the printed quotient is 0/0, it is the limit.
 
   Raises:
-    ValueError: If an argument is out of range or missing in the setting.
+    ValueError: If an argument is out of range, or missing in the setting.
   """
   rounds = _validate.positive('rounds', rounds)
   log_a, log_theta = math.log(setting.contraction), math.log(setting.theta)
   v = log_theta - log_a
 
   def mean_power(log_ratio: float) -> float:
-    # A^M times `_mean_power`, of which one alone may overflow.
+    # A^M times `_mean_power`: either factor alone may overflow.
     scale = _log_space.exp_or_inf(rounds * (log_a + max(log_ratio, 0.0)))
     return scale * _mean_power(-abs(log_ratio), rounds)
 
@@ -120,7 +120,7 @@ def bound_derivative(
 
 
 def _bisect(rises: Callable[[float], float], low: float, high: float) -> float:
-  """The root of a function that is negative at `low`, positive at `high`."""
+  """Returns the root of a function negative at `low`, positive at `high`."""
   for _ in range(200):
     middle = (low + high) / 2
     if not low < middle < high:
@@ -207,21 +207,21 @@ def optimal_rounds(
   form: str = 'corrected',
   total_steps: int | None = None,
 ) -> OptimalRounds:
-  """The number of rounds M* that minimises the convergence bound.
+  """The number of rounds M* that minimizes the convergence bound.
 
   Args:
     setting: Everything but the number of rounds.
     form: 'corrected', or 'printed' as in eq_op_upper (tau fixed) and
       eq: First-order derivative (T fixed).
-    total_steps: None if every round takes the same number of local steps
-      whatever M; else T = M tau, and the drift L_c H(T/M) is part of the bound.
+    total_steps: None if the number of local steps in a round does not depend on
+      M; otherwise T = M tau, and the drift L_c H(T/M) is part of the bound.
 
   Returns:
     M*, the best integer and the bound at M*.
 
   Raises:
-    ValueError: If there is no minimum (form 'printed' and theta <= 1), an
-      argument is out of range, or the setting lacks one that is needed.
+    ValueError: If there is no minimum (form 'printed' and theta <= 1), if an
+      argument is out of range, or if the setting lacks a needed attribute.
   """
   if total_steps is not None:
     total_steps = _validate.integer('total_steps', total_steps)
@@ -238,9 +238,9 @@ def optimal_rounds(
 
 
 def optimal_theta(contraction: float) -> float:
-  """sqrt(A), the theta that leaves the least noise in the last model.
+  """Returns sqrt(A), the theta with the least noise in the last model.
 
-  Below 1: the noise should decrease.
+  It is below 1: the noise should decrease.
 
   >>> optimal_theta(0.81)
   0.9
@@ -282,10 +282,10 @@ class OptimalPlan:
 def optimal_plan(
   contraction: float, initial_gap: float, budget: float, noise_weight: float
 ) -> OptimalPlan:
-  """The theta and number of rounds that minimise the bound, in closed form.
+  """The theta and number of rounds that minimize the bound, in closed form.
 
-  Minimises A^M Theta + c0 sum_m A^(M-m) v_m over M and all positive variances
-  v_1..v_M with sum 1/v_m = B: theta = sqrt(A) and, with
+  It minimizes A^M Theta + c0 sum_m A^(M-m) v_m over M and all positive
+  variances v_1..v_M with sum 1/v_m = B. The result is theta = sqrt(A) and, with
   c = c0 / (B (1 - sqrt A)^2), M* = 2 ln(c/(Theta + c)) / ln A, where the bound
   is Theta c / (Theta + c).
 

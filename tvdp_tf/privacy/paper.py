@@ -1,4 +1,4 @@
-"""The paper's noise formulas as printed, and what their own proof supports.
+"""The paper's noise formulas as printed, and what their proofs support.
 
   Theorem 1 (eq_DP noise):
     sigma = Ds/eps sqrt(2 q R ln(1/delta)),  R = (th - th^(1-M))/(th - 1)
@@ -6,9 +6,9 @@
   Moment bound (eq-bound): alpha(lambda) <= x lambda (lambda + 1) / 2 with
     x = q sum_m (Ds/sigma_m)^2.
 
-UNSOUND, kept to reproduce the paper:
+The following are UNSOUND, and kept to reproduce the paper:
 
-* The proof of Theorem 1 derives a condition that is necessary and prints it as
+* The proof of Theorem 1 derives a necessary condition and prints it as
   sufficient. Under the paper's own moment bound the printed sigma delivers
   exactly eps (1 + eps / (4 ln(1/delta))) > eps at delta. `tight_moment_stddev`
   solves that bound with equality instead.
@@ -17,12 +17,13 @@ UNSOUND, kept to reproduce the paper:
   when it does not. With q = 1 it is the exact moment of the Gaussian mechanism,
   and sound.
 * For theta < 1 the proof of Theorem 2 bounds a sum by something smaller, and
-  the result overspends the budget (1.52 times it for theta = 0.9, M = 30,
-  m = 10, M' = 24). For theta > 1 it spends less than allowed, and usually
-  raises the noise it is meant to reduce. `calibration.refine_stddev` is exact.
+  the result spends more than the budget (1.52 times as much for theta = 0.9,
+  M = 30, m = 10, M' = 24). For theta > 1 it spends less than allowed, and
+  usually raises the noise it is meant to reduce. `calibration.refine_stddev` is
+  exact.
 
-All is computed in log space: R alone overflows binary64 for theta = 0.5 from
-M = 1024 on, while the noise of the last round is an ordinary number.
+Everything is computed in log space: R alone overflows binary64 for theta = 0.5
+from M = 1024 on, while the noise of the last round is an ordinary number.
 """
 
 import math
@@ -34,7 +35,7 @@ from tvdp_tf.privacy import _log_space
 def _log_unit_stddev(
   epsilon: float, delta: float, sampling_rate: float, sensitivity: float
 ) -> float:
-  """Ln of Ds/eps sqrt(2 q ln(1/delta)), the printed sigma at R = 1."""
+  """Returns ln of Ds/eps sqrt(2 q ln(1/delta)), the printed sigma at R = 1."""
   epsilon = _validate.positive('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)
   sampling_rate = _validate.rate('sampling_rate', sampling_rate)
@@ -57,8 +58,9 @@ def theorem1_log_stddev(
 ) -> float:
   """Natural logarithm of `theorem1_stddev`, for the noise of any round.
 
-  UNSOUND, as `theorem1_stddev`. For theta < 1 and thousands of rounds the noise
-  of the first round is beyond binary64 although that of later rounds is not.
+  UNSOUND, like `theorem1_stddev`. For theta < 1 and thousands of rounds, the
+  noise of the first round is out of the range of binary64, although that of
+  later rounds is not.
   """
   theta = _validate.positive('theta', theta)
   rounds = _validate.integer('rounds', rounds)
@@ -121,12 +123,12 @@ def tight_moment_stddev(
 ) -> float:
   """The noise that meets (epsilon, delta) under the paper's moment bound.
 
-  Solves x/2 + sqrt(2 x ln(1/delta)) = eps with equality:
+  It solves x/2 + sqrt(2 x ln(1/delta)) = eps with equality:
 
     sigma = Ds/eps sqrt(q R / 2) (sqrt(ln(1/delta) + eps) + sqrt(ln(1/delta)))
 
-  This repairs the proof of Theorem 1 but still rests on the moment bound that
-  is linear in q: a guarantee for sampling_rate = 1, UNSOUND below 1.
+  This repairs the proof of Theorem 1 but still relies on the moment bound that
+  is linear in q. It is a guarantee for sampling_rate = 1, and UNSOUND below 1.
 
   Args:
     theta: Ratio of the variances of successive rounds, > 0.
@@ -140,7 +142,8 @@ def tight_moment_stddev(
     Standard deviation of the noise of round 1, in the unit of `sensitivity`.
 
   Raises:
-    ValueError: If an argument is out of range or the result not representable.
+    ValueError: If an argument is out of range, or the result is not
+      representable.
   """
   log_printed = theorem1_log_stddev(
     theta, rounds, epsilon, delta, sampling_rate, sensitivity
@@ -181,7 +184,8 @@ def theorem2_stddev(
     sigma', the noise standard deviation that round 1 would have had.
 
   Raises:
-    ValueError: If an argument is out of range or the result not representable.
+    ValueError: If an argument is out of range, or the result is not
+      representable.
   """
   theta = _validate.positive('theta', theta)
   round = _validate.integer('round', round)
@@ -206,10 +210,10 @@ def theorem2_stddev(
 
 
 def moment_bound_epsilon(moment: float, delta: float) -> float:
-  """Min over lambda > 0 of x (lambda + 1)/2 + ln(1/delta)/lambda.
+  """The epsilon at `delta` of the paper's moment bound (eq_tail_bound).
 
-  The epsilon at `delta` of the paper's moment bound (eq_tail_bound), in closed
-  form x/2 + sqrt(2 x ln(1/delta)).
+  It is the minimum over lambda > 0 of x (lambda + 1)/2 + ln(1/delta)/lambda, in
+  closed form x/2 + sqrt(2 x ln(1/delta)).
 
   Args:
     moment: x = q sum_m (Ds/sigma_m)^2 >= 0; inf gives inf.
@@ -227,8 +231,8 @@ def moment_bound_epsilon(moment: float, delta: float) -> float:
 def moment_bound_delta(moment: float, epsilon: float) -> float:
   """The delta at `epsilon` of the paper's moment bound, at most 1.
 
-  exp(-(eps - x/2)^2 / (2 x)) where the optimal lambda = eps/x - 1/2 is
-  positive, else 1. Sound for q = 1; for q < 1 the bound is false.
+  It is exp(-(eps - x/2)^2 / (2 x)) if the optimal lambda = eps/x - 1/2 is
+  positive, otherwise 1. Sound for q = 1; for q < 1 the bound is false.
   """
   moment = _validate.positive('moment', moment)
   epsilon = _validate.positive('epsilon', epsilon)

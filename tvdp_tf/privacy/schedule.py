@@ -1,15 +1,14 @@
 """Noise schedules: the standard deviation of the noise of every round.
 
-The geometric one is the paper's (Section "Proposed Time-varying Perturbation
-Noise Variance"): variance(m) = theta^(m-1) * initial variance, m = 1..M. The
-*variance* is multiplied by `theta` from round to round, so the standard
-deviation is multiplied by sqrt(theta). A listed one is any other.
+The geometric schedule is the paper's (Section "Proposed Time-varying
+Perturbation Noise Variance"): variance(m) = theta^(m-1) * initial variance,
+m = 1..M. The *variance* is multiplied by `theta` from round to round, so the
+standard deviation is multiplied by sqrt(theta). Any other schedule is listed.
 
 A `NoiseShape` is a schedule without its scale, which calibration sets.
 
-A round's noise is a function of the round alone, never a product accumulated
-over the rounds, so that a run that is resumed adds the noise it was planned to
-add.
+A round's noise depends on the round alone. It is never a product accumulated
+over the rounds, so a resumed run adds the noise that was planned.
 """
 
 import abc
@@ -25,8 +24,8 @@ import numpy as np
 from tvdp_tf import _validate
 from tvdp_tf.privacy import _log_space
 
-# A schedule is uneven beyond use if it spends this share of the budget in so
-# few of its rounds.
+# A schedule is too uneven to be useful if it spends this share of the budget in
+# less than this share of its rounds.
 _MOST_OF_BUDGET = 0.9
 _FEW_ROUNDS = 0.25
 
@@ -63,9 +62,9 @@ class NoiseSchedule(abc.ABC):
   def precision(self) -> float:
     """Sum over the rounds of 1/variance.
 
-    Divided by the squared sensitivity it is mu^2 of the Gaussian mechanism that
-    discloses as much as all the rounds together (mu-Gaussian DP), and twice the
-    rho of zero-concentrated DP.
+    Divided by the squared sensitivity, it is mu^2 of the Gaussian mechanism
+    that discloses as much as all rounds together (mu-Gaussian DP), and twice
+    the rho of zero-concentrated DP.
     """
     return _log_space.exp_or_inf(
       self.shape.log_precision_sum(self.rounds)
@@ -73,7 +72,7 @@ class NoiseSchedule(abc.ABC):
     )
 
   def noise_multipliers(self, sensitivity: float) -> np.ndarray:
-    """Stddev / sensitivity of all rounds, float64 [rounds].
+    """Standard deviation / sensitivity of all rounds, float64 [rounds].
 
     Args:
       sensitivity: L2 sensitivity of what is released in a round, in the unit of
@@ -98,9 +97,9 @@ class NoiseSchedule(abc.ABC):
     return multipliers
 
   def warning(self) -> str:
-    """One line if a few rounds spend nearly all of the budget; else empty.
+    """One line if a few rounds spend nearly all of the budget; otherwise empty.
 
-    What the other rounds learn drowns in their noise.
+    What the other rounds learn is lost in their noise.
     """
     stddevs = self.stddevs()
     shares = np.sort((stddevs.min() / stddevs) ** 2)[::-1]
@@ -163,7 +162,7 @@ class GeometricSchedule(NoiseSchedule):
     object.__setattr__(self, 'theta', theta)
     object.__setattr__(self, 'rounds', rounds)
     object.__setattr__(self, 'initial_stddev', stddev)
-    # The series is monotone: its ends bound it.
+    # The series is monotone, so its ends bound it.
     for m in (1, rounds):
       log_variance = 2 * math.log(stddev) + (m - 1) * math.log(theta)
       _log_space.representable(f'the noise variance of round {m}', log_variance)
@@ -179,8 +178,8 @@ class GeometricSchedule(NoiseSchedule):
     return dataclasses.asdict(self)
 
   def _stddevs(self, m: np.ndarray) -> np.ndarray:
-    # In two halves: theta^((m-1)/2) alone may overflow where the result does
-    # not, its square root never does.
+    # Multiply in two steps: theta^((m-1)/2) may overflow even if the result
+    # does not, but its square root never does.
     half = np.exp((m - 1) * (math.log(self.theta) / 4))
     return (self.initial_stddev * half) * half
 
@@ -196,7 +195,7 @@ class GeometricSchedule(NoiseSchedule):
 
 @dataclasses.dataclass(frozen=True)
 class ListedSchedule(NoiseSchedule):
-  """Any standard deviations, one a round.
+  """A schedule of any standard deviations, one for each round.
 
   >>> schedule = ListedSchedule((2.0, 1.0, 0.5))
   >>> schedule.rounds, schedule.stddev(3), schedule.precision()
@@ -240,7 +239,7 @@ class ListedSchedule(NoiseSchedule):
 
   @property
   def shape(self) -> 'ListedShape':
-    """The list, whatever its unit."""
+    """The list without its unit."""
     return ListedShape(self.noise_stddevs)
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -260,7 +259,7 @@ class NoiseShape(abc.ABC):
   """How the noise changes over the rounds, whatever its scale.
 
   Attributes:
-    setting: The name of the setting that it comes from, for messages.
+    setting: The name of the setting that defines it, for messages.
   """
 
   setting: str = 'schedule'
@@ -270,12 +269,12 @@ class NoiseShape(abc.ABC):
     """Ln(v_m / v_1) of rounds 1 to `rounds`, float64 [rounds].
 
     Raises:
-      ValueError: If it has no noise for so many rounds.
+      ValueError: If it does not define the noise of that many rounds.
     """
 
   @abc.abstractmethod
   def schedule(self, rounds: int, initial_stddev: float) -> NoiseSchedule:
-    """The schedule of so many rounds with this standard deviation in round 1.
+    """Returns the schedule with this number of rounds and initial stddev.
 
     Raises:
       ValueError: As `log_variances`, or if a variance is not representable.
@@ -290,7 +289,7 @@ class NoiseShape(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class GeometricShape(NoiseShape):
-  """v_m = theta^(m-1) v_1.
+  """The geometric shape: v_m = theta^(m-1) v_1.
 
   Attributes:
     theta: Ratio of the variances of successive rounds, > 0.
@@ -306,15 +305,15 @@ class GeometricShape(NoiseShape):
     return f'theta={self.theta!r}'
 
   def log_variances(self, rounds: int) -> np.ndarray:
-    """(m-1) ln theta."""
+    """Returns (m-1) ln theta for each round."""
     return np.arange(rounds) * np.log(self.theta)
 
   def schedule(self, rounds: int, initial_stddev: float) -> GeometricSchedule:
-    """A `GeometricSchedule`."""
+    """Returns a `GeometricSchedule`."""
     return GeometricSchedule(self.theta, rounds, initial_stddev)
 
   def log_precision_sum(self, rounds: int) -> float:
-    """From its closed form."""
+    """Ln of the sum over the rounds of v_1 / v_m, in closed form."""
     return _log_space.log_precision_sum(self.theta, rounds)
 
 
@@ -322,7 +321,7 @@ class GeometricShape(NoiseShape):
 class ListedShape(NoiseShape):
   """A standard deviation for each round, in any unit.
 
-  Fewer rounds take the first ones.
+  A schedule of fewer rounds uses the first ones.
 
   Attributes:
     relative_stddevs: Finite numbers > 0.
@@ -342,7 +341,7 @@ class ListedShape(NoiseShape):
     return f'schedule of {len(self.relative_stddevs)} rounds'
 
   def log_variances(self, rounds: int) -> np.ndarray:
-    """2 ln(s_m / s_1)."""
+    """Returns 2 ln(s_m / s_1) for each round."""
     known = len(self.relative_stddevs)
     if rounds > known:
       raise ValueError(
@@ -353,7 +352,7 @@ class ListedShape(NoiseShape):
     return 2 * (logs - logs[0])
 
   def schedule(self, rounds: int, initial_stddev: float) -> ListedSchedule:
-    """A `ListedSchedule`."""
+    """Returns a `ListedSchedule`."""
     initial_stddev = _validate.positive('initial_stddev', initial_stddev)
     with np.errstate(over='ignore', under='ignore'):
       stddevs = initial_stddev * np.exp(self.log_variances(rounds) / 2)
@@ -366,10 +365,10 @@ class ListedShape(NoiseShape):
 
 
 def _stddev_of(function: Callable[[int, int], float], m: int, rounds: int):
-  """What a function of the caller's says of round m.
+  """Returns the result of the caller's function for round m.
 
   Raises:
-    ValueError: If it fails.
+    ValueError: If the function fails.
   """
   try:
     return function(m, rounds)
@@ -383,23 +382,23 @@ def _stddev_of(function: Callable[[int, int], float], m: int, rounds: int):
 def listed_shape(
   stddevs: Sequence[float] | Callable[[int, int], float], rounds: int
 ) -> ListedShape:
-  """A shape of one's own.
+  """Makes a custom noise shape.
 
   >>> cosine = lambda m, rounds: 1.5 + math.cos(math.pi * m / rounds)
   >>> listed_shape(cosine, 2).relative_stddevs
   (1.5, 0.5)
 
   Args:
-    stddevs: A standard deviation for each round, in any unit: calibration sets
-      the scale. Or a function (m, rounds) of the round m = 1..rounds that
-      returns it.
-    rounds: M.
+    stddevs: A standard deviation for each round, in any unit, because
+      calibration sets the scale; or a function (m, rounds) that returns it for
+      the round m = 1..rounds.
+    rounds: Number of rounds M.
 
   Returns:
     The shape.
 
   Raises:
-    ValueError: If it is not one finite number > 0 for each round.
+    ValueError: If there is not one finite number > 0 for each round.
   """
   rounds = _validate.integer('rounds', rounds)
   if callable(stddevs):
@@ -410,7 +409,7 @@ def listed_shape(
         'schedule must be a function of a round and of their number, (m,'
         f' rounds), got {_validate.quoted(stddevs)}: {error}'
       ) from error
-    except ValueError:  # It has no signature: called as it is.
+    except ValueError:  # It has no signature to check.
       pass
     stddevs = [_stddev_of(stddevs, m, rounds) for m in range(1, rounds + 1)]
   if isinstance(stddevs, str) or not isinstance(
@@ -430,5 +429,5 @@ def listed_shape(
 
 
 def as_shape(theta: float | NoiseShape) -> NoiseShape:
-  """A number is the theta of a geometric one."""
+  """Returns a shape; a number is the theta of a geometric one."""
   return theta if isinstance(theta, NoiseShape) else GeometricShape(theta)

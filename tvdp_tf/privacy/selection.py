@@ -8,10 +8,10 @@ For K geometric with mean m, and runs with Renyi divergence rdp(a) at order a,
 
   RDP(a) <= rdp(a) + 2 (1 - 1/a') rdp(a') + 2 ln(m) / a' + ln(m) / (a - 1)
 
-at any order a': about the cost of three runs, whatever the mean. K is drawn
-from a negative binomial distribution, truncated to K >= 1, with that mean. Its
-`shape` is 1 for the geometric distribution and 0 for the logarithmic one, which
-costs less and has a larger spread. With shape inf, K has a Poisson
+at any order a'. This is about the cost of three runs, whatever the mean. K is
+drawn from a negative binomial distribution, truncated to K >= 1, with that
+mean. Its `shape` is 1 for the geometric distribution and 0 for the logarithmic
+one, which costs less and has a larger spread. With shape inf, K has a Poisson
 distribution, which may give no run at all. Accounting is by dp_accounting's
 `RepeatAndSelectDpEvent`.
 
@@ -33,15 +33,15 @@ from tvdp_tf.privacy import accounting, calibration
 from tvdp_tf.privacy import schedule as schedule_lib
 
 SAMPLINGS = ('none', 'poisson')
-# Rounding of dp_accounting's sums.
+# Covers the rounding of dp_accounting's sums.
 _SAFETY = 1 + 1e-9
-# At integer orders its moments are sums; others take it ten times as long.
+# At integer orders its moments are sums; other orders take ten times as long.
 _ORDERS = np.array([*range(2, 65), 80, 96, 128, 192, 256], np.float64)
 _LARGEST_MEAN = 1e6
 
 
 def _checked(mean: float, shape: float) -> tuple[float, float]:
-  """The distribution's parameters.
+  """Checks and returns the parameters of the distribution.
 
   Raises:
     ValueError: If one is out of range.
@@ -71,19 +71,19 @@ def best_of_runs_epsilon(
   >>> one < best < 4 * one
   True
 
-  With sampling 0.05 s for each distinct noise multiplier, in dp_accounting.
+  With sampling, dp_accounting takes 0.05 s for each distinct noise multiplier.
 
   Args:
     noise_multipliers: Noise standard deviation over sensitivity of every round
-      of one run, > 0, in any order; inf where nothing is released.
+      of one run, > 0, in any order; inf if nothing is released.
     delta: In (0, 1).
     mean: Mean number of runs, above 1; the number itself is random.
-    shape: Of its distribution, >= 0; inf for a Poisson distribution.
-    sampling: 'none', or 'poisson': as of `accounting.delivered_epsilon`.
-    sampling_rate: q in (0, 1]; plays no part with sampling 'none'.
+    shape: Shape of its distribution, >= 0; inf for a Poisson distribution.
+    sampling: 'none' or 'poisson', as for `accounting.delivered_epsilon`.
+    sampling_rate: q in (0, 1]; not used with sampling 'none'.
 
   Returns:
-    An upper bound of epsilon, rounded up; inf where there is none.
+    An upper bound on epsilon, rounded up; inf if there is none.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -126,7 +126,7 @@ def calibrate_best_of_runs(
   sampling: str = 'none',
   sampling_rate: float = 1.0,
 ) -> schedule_lib.NoiseSchedule:
-  """The schedule of every run whose best may be published: 99 to 100 % of it.
+  """The schedule of each run if the best is published: 99 to 100 % of target.
 
   >>> schedule = calibrate_best_of_runs(2.0, 1e-5, theta=0.9, rounds=8, mean=5)
   >>> z = schedule.noise_multipliers(1.0)
@@ -139,15 +139,15 @@ def calibrate_best_of_runs(
     theta: Ratio of the variances of successive rounds, > 0; or a shape.
     rounds: Number of rounds of one run that a client takes part in (sampling
       'none'), or may take part in.
-    mean: As of `best_of_runs_epsilon`.
-    shape: The same.
+    mean: As for `best_of_runs_epsilon`.
+    shape: As for `best_of_runs_epsilon`.
     sensitivity: L2 sensitivity of one release.
-    sampling: As of `best_of_runs_epsilon`.
-    sampling_rate: The same.
+    sampling: As for `best_of_runs_epsilon`.
+    sampling_rate: As for `best_of_runs_epsilon`.
 
   Raises:
-    ValueError: If an argument is out of range, or the target out of the
-      accountant's reach.
+    ValueError: If an argument is out of range, or the accountant cannot reach
+      the target.
   """
   mean, shape = _checked(mean, shape)
   _validate.one_of('sampling', sampling, SAMPLINGS)
@@ -170,15 +170,15 @@ def calibrate_best_of_runs(
 
 
 def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
-  """Draws the number of runs from the operating system's entropy: a secret.
+  """Draws the secret number of runs from the operating system's entropy.
 
   Args:
-    mean: As of `best_of_runs_epsilon`.
-    shape: The same.
+    mean: As for `best_of_runs_epsilon`.
+    shape: As for `best_of_runs_epsilon`.
 
   Returns:
     At least 1; at least 0 with shape inf. Its distribution is the one that is
-    accounted for, but for 1e-12 of probability.
+    accounted for, except for a probability of 1e-12.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -199,7 +199,7 @@ def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
         f' probability that is a number, got {shape!r}'
       )
   below = probability
-  # Beyond, rounding would keep the sum from ever getting there.
+  # Stop at tiny probabilities: rounding may keep the sum below `uniform`.
   while below < uniform and (number < mean or probability > 1e-18):
     if shape == math.inf:
       probability *= mean / (number + 1)
@@ -211,7 +211,7 @@ def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
 
 
 def _slope(gamma: float, shape: float) -> float:
-  """The slope shape / (gamma^-shape - 1), in the limit -1 / ln(gamma)."""
+  """The slope shape / (gamma^-shape - 1); -1 / ln(gamma) at shape 0."""
   if shape == 0:
     return -1 / math.log(gamma)
   exponent = -shape * math.log(gamma)
@@ -226,7 +226,7 @@ def _mean(gamma: float, shape: float) -> float:
 
 
 def _gamma(mean: float, shape: float) -> float:
-  """The gamma in (0, 1) of that mean, or of a bit less, which tells less."""
+  """The gamma in (0, 1) of that mean or slightly less, which reveals less."""
   if shape == 1:
     return 1 / mean
   low, high = -math.log(mean) * 2 - 50, 0.0  # Logarithms of gamma.

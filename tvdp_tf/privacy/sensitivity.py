@@ -5,11 +5,11 @@ has a name, a value, the release that it covers, and whether it is proven:
 
   paper       2C/n    NOT PROVEN: the paper's 2C/|D_k| (eq_sensitivity)
   projection  2C      two models in the ball of radius C
-  gradient    2C_g/n  mean of clipped per-example gradients, every local step
+  gradient    2C_g/n  mean of clipped per-example gradients, each local step
   gradient_sum 2C_g   sum of clipped per-example gradients, all clients
   update      2C_u    clipped model update, user-level
 
-The paper's rule averages per-example minimisers, which is not what training
+The paper's rule averages per-example minimizers, which is not what training
 does: one example enters through its gradient, whose size has nothing to do with
 C. Five full-batch steps on 600 points can move a model by 2C, 600 times more.
 """
@@ -25,14 +25,15 @@ GRADIENT = 'gradient'
 GRADIENT_SUM = 'gradient_sum'
 UPDATE = 'update'
 
-# How many clipped gradients are added up in float32.
+# Number of clipped gradients that are added in float32.
 MICROBATCH_SIZE = 64
-# How many microbatches' sums are added in float32, at most.
+# Maximum number of microbatch sums that are added in float32.
 MOST_MICROBATCHES = 16
-# What a sum of clipped updates, added up in float64, may be off by.
+# Share of the sensitivity that rounding may take up in a sum of clipped
+# updates, added in float64.
 UPDATE_ROUNDING = 2e-6
 
-# Beyond these the arithmetic of float32 carries no proof.
+# Beyond these, nothing is proven about float32 arithmetic.
 LEAST_CLIP = 1e-10
 MOST_CLIP = 1e10
 
@@ -41,7 +42,7 @@ REPLACE_ONE = 'replace-one'
 ADD_OR_REMOVE_ONE = 'add-or-remove-one'
 ZERO_OUT = 'zero-out'
 ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE, ZERO_OUT)
-# What each means, for whoever reads an epsilon.
+# What each one means, for readers of an epsilon.
 ADJACENCY_MEANINGS = {
   REPLACE_ONE: 'exchanged for any other; how many there are is public',
   ADD_OR_REMOVE_ONE: (
@@ -104,10 +105,10 @@ class SensitivityRule:
 
 
 def check_clip(name: str, value: object) -> float:
-  """A clip that float32 can work with: `LEAST_CLIP` to `MOST_CLIP`.
+  """Checks and returns a clip: from `LEAST_CLIP` to `MOST_CLIP`, for float32.
 
   Raises:
-    ValueError: If it is not.
+    ValueError: If it is out of range.
   """
   clip = _validate.positive(name, value)
   if not LEAST_CLIP <= clip <= MOST_CLIP:
@@ -123,15 +124,15 @@ def relative_rounding(
 ) -> Any:
   """The share of 2 C_g/n that rounding may take up in a mean of n gradients.
 
-  The proof is in `learning.clipping`: float32 within a microbatch and between
-  those of a group, float64 between groups.
+  The proof is in `learning.clipping`. Sums are in float32 within a microbatch
+  and between those of a group, and in float64 between groups.
 
   >>> f'{relative_rounding(600):.1e}', f'{relative_rounding(10**6):.1e}'
   ('1.3e-03', '1.3e-03')
 
   Args:
     examples: n, a number or a float64 tensor.
-    microbatch_size: B.
+    microbatch_size: Number of examples in a microbatch, B.
   """
   within = microbatch_size * (microbatch_size + 16) * 2.0**-24
   within += MOST_MICROBATCHES**2 * microbatch_size * 2.0**-24
@@ -140,7 +141,7 @@ def relative_rounding(
 
 
 def paper_rule(l2_norm_clip: float, examples: int) -> SensitivityRule:
-  """The paper's 2C/|D_k|. Not proven: no guarantee can be stated with it.
+  """The paper's 2C/|D_k|. It is not proven, so it supports no guarantee.
 
   >>> rule = paper_rule(l2_norm_clip=5.0, examples=600)
   >>> round(rule.value, 6), rule.proven
@@ -171,7 +172,7 @@ def paper_rule(l2_norm_clip: float, examples: int) -> SensitivityRule:
 
 
 def projection_rule(l2_norm_clip: float) -> SensitivityRule:
-  """2C: any two models in the ball of radius C.
+  """The rule 2C, for any two models in the ball of radius C.
 
   Args:
     l2_norm_clip: C, norm that the parameters are projected to, > 0.
@@ -198,9 +199,9 @@ def projection_rule(l2_norm_clip: float) -> SensitivityRule:
 def gradient_rule(
   example_l2_norm_clip: float, examples: int, adjacency: str = REPLACE_ONE
 ) -> SensitivityRule:
-  """2 C_g/n: the mean of clipped per-example gradients, any model.
+  """The rule 2 C_g/n, for the mean of clipped per-example gradients, any model.
 
-  As `learning.clipping` computes it, `relative_rounding` included.
+  It holds for the mean of `learning.clipping`, including `relative_rounding`.
 
   Args:
     example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
@@ -232,7 +233,7 @@ def gradient_rule(
       ' the divisor n does not depend on the data; later steps see it only'
       ' through noisy gradients'
     ),
-    # What rounding may add is the same; the sensitivity is half.
+    # Rounding may add the same amount, but the sensitivity is half.
     rounding=relative_rounding(examples) * (2 // factor),
   )
 
@@ -240,12 +241,12 @@ def gradient_rule(
 def gradient_sum_rule(
   example_l2_norm_clip: float, adjacency: str = REPLACE_ONE
 ) -> SensitivityRule:
-  """2 C_g: the sum of the clipped gradients of all examples of a round.
+  """The rule 2 C_g, for the sum of a round's clipped per-example gradients.
 
   Args:
     example_l2_norm_clip: C_g, norm that every per-example gradient is clipped
       to, > 0.
-    adjacency: As of `gradient_rule`.
+    adjacency: As for `gradient_rule`.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -271,7 +272,7 @@ def gradient_sum_rule(
 def update_rule(
   update_l2_norm_clip: float, adjacency: str = REPLACE_ONE
 ) -> SensitivityRule:
-  """2 C_u: the clipped update of a user, who may change all of the data.
+  """The rule 2 C_u, for the clipped update of a user, who may change all data.
 
   Args:
     update_l2_norm_clip: C_u, norm that the update w_k - w(m-1) is clipped to,

@@ -1,4 +1,4 @@
-r"""Spending: what every client has released, and whether more fits the target.
+r"""What every client has spent, and whether more releases fit the target.
 
 There is one `Spending` in memory for each target. A ledger has one for all its
 runs and one for each run. A mechanism has one for its run, up to the current
@@ -9,10 +9,11 @@ Without sampling, a client's Gaussian releases are one Gaussian release with
 
   mu^2 = sum of 1/z_m^2,
 
-mu that of Gaussian differential privacy (Dong, Roth and Su, 2022) and mu^2
-twice the rho of zCDP (Bun and Steinke, 2016). A cap on that sum is a valid
-privacy filter: z_m and the number of releases may depend on what was released
-before. A set of releases fits where either holds, both of which prove it:
+where mu is that of Gaussian differential privacy (Dong, Roth and Su, 2022) and
+mu^2 is twice the rho of zCDP (Bun and Steinke, 2016). A cap on that sum is a
+valid privacy filter: z_m and the number of releases may depend on what was
+released before. A set of releases fits if one of these holds, each of which
+proves it:
 
   sum of (z_0 / z_m)^2 <= 1, z_0 the smallest multiplier that meets the target,
   in integer arithmetic, rounded up;
@@ -20,7 +21,7 @@ before. A set of releases fits where either holds, both of which prove it:
   rounded up, is within the target.
 
 So a schedule that is calibrated to the target in either way fits exactly, and
-no further release does. Pure epsilons add up, as exact fractions.
+no further release does. Pure epsilons add up as exact fractions.
 
 With Poisson sampling a round costs every client the same, whoever is drawn, and
 epsilon comes from the Renyi accountant. If the best order for the releases is
@@ -55,12 +56,12 @@ from tvdp_tf.privacy import (
 
 # Bounds the relative rounding error of a running sum of positive terms.
 ROUNDED_UP = 1 + 1e-12
-# Above the share of a budget that calibration leaves.
+# Larger than the share of a budget that calibration leaves by rounding.
 _LEFT_BY_ROUNDING = 1e-9
-# The relative rounding error of running sums is about 1e-12; this close to the
-# limit the releases themselves are looked at.
+# The relative rounding error of running sums is about 1e-12. This close to the
+# limit, the releases themselves are checked.
 _NEAR = 1e-9
-# Up to here releases are listed one by one, as the accountants take them.
+# Up to this number, releases are listed one by one, as the accountants do.
 _MAX_LISTED = 1_000_000
 _FIXED_POINT_BITS = 160
 
@@ -73,12 +74,16 @@ def _epsilon_of_mu(mu: float, delta: float) -> float:
   return gaussian.epsilon_of_mu(mu, delta)
 
 
-# By (noise multiplier, sampling rate, order): half a second at order 2^14.
+# Cached by (noise multiplier, sampling rate, order), because one takes half a
+# second at order 2^14.
 _round_moment = functools.lru_cache(maxsize=4096)(_rdp.round_moment)
 
 
 def _listed(releases: Releases) -> np.ndarray:
-  """Noise multipliers > 0, ascending, one a release; or an upper bound."""
+  """Noise multipliers > 0, ascending, one per release.
+
+  If there are too many, equal ones are merged into one, rounded down.
+  """
   values = np.array(sorted(releases), np.float64)
   counts = np.array([releases[value] for value in values.tolist()], np.int64)
   if counts.sum() <= _MAX_LISTED:
@@ -98,12 +103,12 @@ def _within(releases: Releases, smallest: float) -> bool:
 
 
 class Spending(abc.ABC):
-  """What every client has spent. Amounts are checked before they come here.
+  """What every client has spent. The caller must have checked the amounts.
 
   Attributes:
-    clients: Their number.
+    clients: Number of clients.
     target_epsilon: What each of them may spend; inf for no limit.
-    delta: At which.
+    delta: The delta of all epsilons.
   """
 
   def __init__(self, clients: int, target_epsilon: float, delta: float):
@@ -125,7 +130,7 @@ class Spending(abc.ABC):
       clients: int [k].
       amounts: Noise multipliers or pure epsilons of one release, float64 [k]
         (or [1], for all).
-      count: Releases of each client.
+      count: Number of releases of each client.
       rate: Sampling rate of the release; 1 without sampling.
     """
 
@@ -137,7 +142,7 @@ class Spending(abc.ABC):
     count: int,
     rate: float = 1.0,
   ):
-    """Adds releases, whether or not they fit; arguments as `affordable`."""
+    """Adds releases, even if they do not fit; arguments as for `affordable`."""
 
   def record(
     self,
@@ -147,13 +152,13 @@ class Spending(abc.ABC):
     laplace_epsilon: float | None = None,
     rate: float = 1.0,
   ):
-    """Adds a round as `PrivacyLedger.record` is told of it, fresh.
+    """Adds a round of new releases; arguments as for `PrivacyLedger.record`.
 
     Args:
       clients: Who takes part.
-      noise_multipliers: Of each release, or one for all.
-      releases_per_client: Releases of each client.
-      laplace_epsilon: Pure epsilon of each, in place of `noise_multipliers`.
+      noise_multipliers: Noise multiplier of each release, or one for all.
+      releases_per_client: Number of releases of each client.
+      laplace_epsilon: Pure epsilon of each, instead of `noise_multipliers`.
       rate: Sampling rate of the release; 1 without sampling.
     """
     amounts = (
@@ -178,11 +183,11 @@ class Spending(abc.ABC):
 
   @abc.abstractmethod
   def worst_epsilon(self) -> float:
-    """What the client that has spent most has spent; cheap in every round."""
+    """What the client that spent the most has spent; cheap in every round."""
 
   @abc.abstractmethod
   def by_spending(self) -> list[int]:
-    """Clients from the one that has spent least to the one with most."""
+    """The clients, from the one that has spent the least to the most."""
 
   @abc.abstractmethod
   def noise_multipliers(self, client: int) -> np.ndarray:
@@ -200,7 +205,7 @@ class Spending(abc.ABC):
   def spent_of(self, budget: float) -> np.ndarray:
     """`squared_mu`, rounded up; float64 [clients].
 
-    What rounding leaves of a budget is not left to spend: it would buy noise
+    What only rounding leaves of a budget counts as spent: it would buy noise
     that drowns the model.
 
     Args:
@@ -216,21 +221,21 @@ class _ClientSpending(Spending):
   def __init__(self, clients: int, target_epsilon: float, delta: float):
     super().__init__(clients, target_epsilon, delta)
     self._releases = _released.ClientReleases(clients)
-    # Upper bounds of what was spent, as a fraction of the target.
+    # Upper bounds on what was spent, as a fraction of the target.
     self._spent = np.zeros(clients)
 
   @abc.abstractmethod
   def _part(self, amounts: np.ndarray) -> np.ndarray:
-    """The part of the target that one release costs, rounded to nearest."""
+    """The fraction of the target that one release costs, rounded to nearest."""
 
   @abc.abstractmethod
   def _epsilon(self, releases: Releases) -> float:
     """The epsilon of one or more releases, rounded up."""
 
   def _fraction(self, amounts: np.ndarray, count: int) -> np.ndarray:
-    """Upper bound of the part of the target that releases cost; or inf."""
+    """Upper bound on the fraction of the target that releases cost; or inf."""
     with np.errstate(all='ignore'):
-      # A normal number: products of smaller ones are not good to 2^-53.
+      # Use a normal number: products of smaller ones are not exact to 2^-53.
       part = np.maximum(self._part(amounts), np.finfo(np.float64).tiny)
       part = part * count
     return np.where(np.isnan(part), np.inf, part * (1 + 2.0**-48))
@@ -303,7 +308,7 @@ class GaussianSpending(_ClientSpending):
   def charge(self, clients, amounts, count, rate=1.0):
     super().charge(clients, amounts, count, rate)
     with np.errstate(all='ignore'):
-      # However little it is, it is more than nothing; of infinite noise, not.
+      # A tiny amount is still more than 0, except for infinite noise.
       least = np.where(np.isinf(amounts), 0.0, np.finfo(np.float64).tiny)
       squared_mu = np.maximum(amounts**-2.0, least)
       self._squared_mu[clients] += count * squared_mu
@@ -323,8 +328,8 @@ class GaussianSpending(_ClientSpending):
       return math.inf
     mu = accounting.equivalent_mu(_listed(releases))
     epsilon = _epsilon_of_mu(mu, self.delta)
-    # Rounded up twice, it may exceed by some units in the last place a target
-    # that is proven to be met.
+    # It was rounded up twice, and may exceed a target that is proven to be met
+    # by some units in the last place.
     if epsilon > self.target_epsilon and _within(releases, self._smallest):
       return self.target_epsilon
     return epsilon
@@ -376,9 +381,9 @@ def _is_ordinary(multiplier: float, rate: float) -> bool:
 class PoissonSpending(_CommonSpending):
   """Poisson-sampled rounds of one run, at the best Renyi order for them.
 
-  Moments of Renyi accounting add up over the rounds, so that `worst_epsilon`
-  and `affordable` cost the moments of one round. `epsilon` composes the whole
-  list: it is the same whatever the order of the rounds.
+  Renyi moments add up over the rounds, so `worst_epsilon` and `affordable` only
+  compute the moments of one round. `epsilon` composes the whole list, so its
+  result does not depend on the order of the rounds.
 
   >>> spending = PoissonSpending(clients=10, target_epsilon=5.0, delta=1e-5)
   >>> for z in (1.0, 2.0):
@@ -389,19 +394,19 @@ class PoissonSpending(_CommonSpending):
 
   def __init__(self, clients: int, target_epsilon: float, delta: float):
     super().__init__(clients, target_epsilon, delta)
-    # Of the run; with none of its rounds on record, 0.
+    # Sampling rate of the run; 0 if none of its rounds is recorded.
     self._rate = 0.0
     # In the order of the rounds.
     self._multipliers: list[float] = []
     # Whether no limiting case of `accounting` applies to any of them.
     self._ordinary = True
-    # Order -> (rounds that are in it, their moments' sum).
+    # Order -> (number of rounds summed, sum of their moments).
     self._sums: dict[float, tuple[int, float]] = {}
     self._listed_epsilon = (0, 0.0)
 
   def affordable(self, clients, amounts, count, rate=1.0):
     multiplier = float(amounts[0])
-    # Either proves it: a sum rounded up, and only then the whole list.
+    # Either proves it. Try the rounded-up sum first, and then the whole list.
     fits = (
       self._summed_epsilon(multiplier, count, rate, 1 + _NEAR)
       <= self.target_epsilon
@@ -451,13 +456,13 @@ class PoissonSpending(_CommonSpending):
     """Epsilon with `count` more rounds, from the sums; inf if out of reach.
 
     Args:
-      amount: Noise multiplier of those.
-      count: How many.
-      rate: Their sampling rate.
-      rounded_up: What the sums are multiplied by.
+      amount: Noise multiplier of these rounds.
+      count: Number of these rounds.
+      rate: Sampling rate of these rounds.
+      rounded_up: Factor that the sums are multiplied by.
     """
     rate = max(rate, self._rate)
-    # A run has one rate: sums at another are not worth the while.
+    # A run has one rate: sums at another one are not worth keeping.
     of_the_run = rate == self._rate or not self._multipliers
     ordinary = self._ordinary and (not count or _is_ordinary(amount, rate))
     if not (ordinary and of_the_run):
@@ -473,7 +478,7 @@ class PoissonSpending(_CommonSpending):
 
   def _moment_at(self, order: float) -> float:
     done, total = self._sums.get(order, (0, 0.0))
-    # One by one: the sum is the same to the bit whenever it is asked for.
+    # Add one by one, so that the sum has the same bits whenever it is computed.
     for multiplier in self._multipliers[done:]:
       total += _round_moment(multiplier, self._rate, order)
     self._sums[order] = (len(self._multipliers), total)
@@ -490,7 +495,7 @@ class RenyiSpending(_CommonSpending):
     self._order = order
     # How often each (noise multiplier, sampling rate) was released.
     self._releases: dict[tuple[float, float], int] = {}
-    # Of each, for as many as there are.
+    # Moment of one round, for each key of `_releases`.
     self._moments: dict[tuple[float, float], float] = {}
 
   def affordable(self, clients, amounts, count, rate=1.0):
@@ -529,12 +534,12 @@ class RenyiSpending(_CommonSpending):
 def of(
   header: format_lib.LedgerHeader, target_epsilon: float, delta: float
 ) -> Spending:
-  """An empty book of the kind that a ledger's header calls for.
+  """Returns an empty `Spending` of the kind that a ledger's header requires.
 
   Args:
     header: The header.
     target_epsilon: What may be spent; inf for no limit.
-    delta: What the noise leaves of the header's (`left_of_delta`).
+    delta: What the noise leaves of the header's delta (`left_of_delta`).
   """
   what = (header.clients, target_epsilon, delta)
   if header.accounting == format_lib.LAPLACE:
@@ -549,14 +554,14 @@ def of(
 def left_of_delta(
   delta: float, target_epsilon: float, distance: float
 ) -> float:
-  """What the noise generators leave of a delta for the accountants.
+  """The part of a delta that the noise generators leave for the accountants.
 
-  All of it where they take too much: then nothing is proven, see
+  If they take too much, it is all of it: then nothing is proven, see
   `is_gaussian_enough`.
 
   Args:
-    delta: The ledger's.
-    target_epsilon: What is promised at it.
+    delta: Delta of the ledger.
+    target_epsilon: The epsilon promised at it.
     distance: `noise_distance` of all runs together.
   """
   if distance == 0 or not is_gaussian_enough(delta, target_epsilon, distance):
@@ -568,7 +573,7 @@ def left_of_delta(
 def is_gaussian_enough(
   delta: float, target_epsilon: float, distance: float
 ) -> bool:
-  """Whether the noise generators take little of a delta, at most half."""
+  """Whether the noise generators take little of a delta, and at most half."""
   if distance == 0:
     return True
   if target_epsilon == math.inf:

@@ -17,12 +17,12 @@ from tvdp_tf import _json, _validate
 from tvdp_tf.privacy import accounting
 from tvdp_tf.privacy import sensitivity as sensitivity_lib
 
-# An epsilon by `moments` is a claim: the bound it rests on is false under
-# sampling, and where it is true `exact` says more.
+# An epsilon by `moments` is a mere claim: its bound is false under sampling,
+# and where it is true, `exact` is better.
 SOUND_ACCOUNTANTS = ('exact', 'rdp', 'pld', 'basic')
-# What is accounted in view `poisson`; there is no `exact` accountant of it.
+# The adjacency accounted for in view `poisson`; no `exact` accountant has it.
 _POISSON_ADJACENCY = sensitivity_lib.ADD_OR_REMOVE_ONE
-# Above it an attacker may be right more than 99.995 % of the time.
+# Above this, an attacker may be right more than 99.995 % of the time.
 MEANINGFUL_EPSILON = 10.0
 # `basic` adds up pure epsilons, those of Laplace noise.
 _NAMES = (*accounting.ACCOUNTANTS, 'basic')
@@ -35,9 +35,9 @@ def _epsilon(name: str, value: object) -> float:
 
 
 def format_epsilon(value: float) -> str:
-  """Six significant digits, rounded up: a printed epsilon is a bound too.
+  """Formats six significant digits, rounded up, so that it remains a bound.
 
-  What is read as the same number is printed as it is.
+  If at most six digits read back as the same number, they are not rounded.
 
   >>> format_epsilon(1.0000001), format_epsilon(61.63114630234804)
   ('1.00001', '61.6312')
@@ -49,7 +49,7 @@ def format_epsilon(value: float) -> str:
   if value == math.inf:
     return 'inf'
   context = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
-  # 0.1 is a little more than a tenth, and written so all the same.
+  # The binary64 number 0.1 is a little more than a tenth; print it as 0.1.
   rounded = context.create_decimal(repr(float(value))).normalize(context)
   plain = 1e-4 <= value < 1e6 or value == 0
   return f'{rounded:f}' if plain else f'{rounded:g}'
@@ -87,11 +87,11 @@ def worth(
     delta: In (0, 1).
     unit: 'example' or 'user'.
     units: The number of units, if it is known.
-    adjacency: What epsilon is about. Under replace-one any two units are
+    adjacency: The adjacency of epsilon. Under replace-one, any two units are
       neighbors. Otherwise only the presence of one can be bounded.
 
   Returns:
-    The sentence; and whether epsilon is above `MEANINGFUL_EPSILON` or delta
+    The sentence, and whether epsilon is above `MEANINGFUL_EPSILON` or delta
     would allow publishing one of the units.
   """
   if units is not None and delta >= 1 / units:
@@ -209,7 +209,7 @@ class PrivacyStatement:
       self._check_holds()
 
   def __reduce__(self):
-    # A view of a dict cannot be pickled. Pickles and copies are checked anew.
+    # A mapping proxy cannot be pickled. Pickles and copies are checked again.
     values = {
       field.name: getattr(self, field.name)
       for field in dataclasses.fields(self)
@@ -266,7 +266,7 @@ class PrivacyStatement:
 
   @property
   def accountant(self) -> str | None:
-    """The sound accountant with the least epsilon in `view`; None if none."""
+    """The sound accountant with the smallest epsilon in `view`, or None."""
     by_accountant = self.delivered.get(self.view, {})
     sound = [
       (by_accountant[name], name)
@@ -297,7 +297,7 @@ class PrivacyStatement:
     return verdict(self.holds, self._worth()[1])
 
   def to_json_dict(self) -> dict[str, object]:
-    """The statement as `json.dumps` takes it; infinity is the string 'inf'."""
+    """The statement, ready for `json.dumps`; infinity is the string 'inf'."""
     result: dict[str, object] = {
       'target_epsilon': _json.number(self.target_epsilon),
       'delta': self.delta,
