@@ -1,1 +1,1 @@
-"""The paper's experiments: what is run, drawn, decided and documented."""
+"""The paper's experiments: how they are run, drawn, judged and documented."""

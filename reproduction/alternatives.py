@@ -1,10 +1,10 @@
-"""What else a trusted server may add to the sum: TFF's, and a factorization.
+"""Other noise for a trusted server: TFF's mechanisms, and a factorization.
 
-Mechanisms for the comparison with `central`, not for use: they say what a user
-who takes part in the planned rounds is delivered, and have no statement. A user
-is in many rounds, so what counts is the sensitivity of all of its columns
-together (`planner.best_schedule`); TFF's accountants of trees take one for
-granted.
+These mechanisms are for the comparison with `central`, not for use: they
+compute the epsilon of a user who takes part in the planned rounds, and have no
+statement. A user is in many rounds, so the sensitivity of all of its columns
+together counts (`planner.best_schedule`); TFF's accountants of trees assume
+only one.
 """
 
 import abc
@@ -28,8 +28,8 @@ from tvdp_tf.privacy import calibration, noise_distance
 class FactorizedSumQuery(tfp.SumAggregationDPQuery):
   """Clips records, sums them, and adds L z: the noise of a factorization.
 
-  `tfp` has the one of trees alone. For simulations: the values z of all rounds
-  are a function of the seed.
+  `tfp` only has the query for trees. This one is for simulations: the values z
+  of all rounds are a function of the seed.
   """
 
   def __init__(
@@ -39,9 +39,9 @@ class FactorizedSumQuery(tfp.SumAggregationDPQuery):
 
     Args:
       l2_norm_clip: The norm that a record is clipped to.
-      stddev: Of the values z.
+      stddev: Standard deviation of the values z.
       matrix: L, [rounds, n].
-      seed: Of the values.
+      seed: Seed of the values.
     """
     self._l2_norm_clip = l2_norm_clip
     self._matrix = (stddev * matrix).astype(np.float32)
@@ -82,15 +82,16 @@ class FactorizedSumQuery(tfp.SumAggregationDPQuery):
 
 @dataclasses.dataclass(frozen=True)
 class Aggregated(mechanisms.GraphMechanism):
-  """Clients' differences, by an aggregator of TFF's.
+  """Aggregates clients' differences by a TFF aggregator.
 
   Attributes:
     kind: 'tree', 'factorized' or 'adaptive'.
-    noise_multiplier: Of a value z, or of a round with 'adaptive'.
-    l2_norm_clip: C_u; where the clip starts with 'adaptive'.
+    noise_multiplier: Noise multiplier of a value z, or of a round with
+      'adaptive'.
+    l2_norm_clip: C_u; the initial clip with 'adaptive'.
     clients: K.
-    seed: Of the noise; `tfp` draws that of 'adaptive' by itself.
-    matrix: L, as tuples; empty but for 'factorized'.
+    seed: Seed of the noise; `tfp` draws the noise of 'adaptive' itself.
+    matrix: L, as tuples; empty except for 'factorized'.
   """
 
   kind: str
@@ -113,7 +114,7 @@ class Aggregated(mechanisms.GraphMechanism):
         z,
         clients,
         initial_l2_norm_clip=clip,
-        # A quarter of the budget at most, where cohorts are small.
+        # At most a quarter of the budget, if cohorts are small.
         clipped_count_stddev=max(0.05 * clients, z),
       )
     query = FactorizedSumQuery(clip, clip * z, np.array(self.matrix), self.seed)
@@ -128,7 +129,7 @@ class Aggregated(mechanisms.GraphMechanism):
 
 
 class _Alternative(mechanisms.Central):
-  """What they have in common: a run's budget, spread over a user's rounds."""
+  """Base class: spreads a run's budget over a user's rounds."""
 
   participations = ('balanced', 'uniform')  # type: ignore[assignment]
   noises = (noise_distance.CONTINUOUS,)  # type: ignore[assignment]
@@ -137,13 +138,13 @@ class _Alternative(mechanisms.Central):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self.replans = False
-    # Of constant noise, which would spend as much.
+    # The standard deviation of constant noise that would spend as much.
     self._constant = self.mechanism.schedule.initial_stddev
     self.mechanism = self._calibrated()  # type: ignore[assignment]
 
   @abc.abstractmethod
   def _calibrated(self) -> Aggregated:
-    """The mechanism with the noise that meets the target."""
+    """Returns the mechanism with the noise that meets the target."""
 
   def _for_worst_user(self, rounds, completed=0):
     del completed
@@ -169,7 +170,7 @@ class _Alternative(mechanisms.Central):
     return (type(self.mechanism), self.mechanism)
 
   def round(self, number, clients, schedule_stddev):
-    """The user in most rounds spends the budget, in equal parts."""
+    """The user who is in most rounds spends the budget, in equal parts."""
     del schedule_stddev
     scale = self.settings.l2_norm_clip / self.settings.users_per_round
     return interfaces.Round(
@@ -181,14 +182,14 @@ class _Alternative(mechanisms.Central):
     )
 
   def observe(self, state: Any) -> None:
-    """Its events are none that are known to `dp_accounting`."""
+    """Does nothing: `dp_accounting` does not know its events."""
 
   def statement(self):
     raise NotImplementedError(f'{self.name} is for comparisons alone')
 
 
 class Adaptive(_Alternative):
-  """TFF's adaptive clip; a part of the budget goes to finding it."""
+  """TFF's adaptive clip; a part of the budget is spent on finding it."""
 
   name = 'adaptive_clipping'
   summary = "constant noise, TFF's adaptive clip"
@@ -198,7 +199,7 @@ class Adaptive(_Alternative):
 
 
 class Tree(_Alternative):
-  """TFF's tree aggregation, of DP-FTRL."""
+  """TFF's tree aggregation, as in DP-FTRL."""
 
   name = 'tree_aggregation'
   summary = "TFF's tree aggregation"
@@ -217,7 +218,7 @@ class Tree(_Alternative):
 
 
 class BandedRoot(Tree):
-  """The banded square root with as many bands as serve a sum best."""
+  """The banded square root with the number of bands that is best for a sum."""
 
   name = 'banded_root'
   summary = 'a banded square root factorization'
@@ -225,7 +226,7 @@ class BandedRoot(Tree):
   def _factorization(self):
     settings = self.settings
     response = best_schedule.impulse_response(
-      # A sum of the rounds: nothing is known of the data.
+      # A sum of the rounds, because nothing is known about the data.
       settings.server_optimizer,
       1 - 1e-12,
       settings.rounds,

@@ -1,4 +1,4 @@
-"""The same data and target epsilon, trained in several ways."""
+"""Trains with the same data and target epsilon in several ways."""
 
 import csv
 import itertools
@@ -36,10 +36,10 @@ def compare(
   output_dir: pathlib.Path,
   progress: bool = False,
 ) -> dict[str, training.TrainingResult]:
-  """Runs each of the settings into a folder of its name.
+  """Runs each of the settings, and writes to a folder with its name.
 
   Args:
-    settings: What to run, by name, of `settings_of`.
+    settings: The settings to run, by name, from `settings_of`.
     output_dir: The folder to create; `comparison.csv`, `comparison.png` and
       `report.html` are written beside the runs.
     progress: Whether to draw progress bars.
@@ -48,9 +48,9 @@ def compare(
     The results by name.
 
   Raises:
-    UsageError: As `training.train`.
-    DatasetUnavailableError: As `training.train`.
-    TrainingFailedError: As `training.train`.
+    UsageError: As for `training.train`.
+    DatasetUnavailableError: As for `training.train`.
+    TrainingFailedError: As for `training.train`.
   """
   run_folder.check_absent(output_dir)
   results = {}
@@ -89,7 +89,7 @@ def _row(result: training.TrainingResult) -> tuple:
 
 
 def describe(results: Mapping[str, training.TrainingResult]) -> str:
-  """The comparison as a table for a terminal."""
+  """Returns the comparison as a table for a terminal."""
   width = max(10, *map(len, results))
   lines = [
     f'{"run":{width}} {"claimed":>8} {"delivered":>10} {"guarantee":>12} '
@@ -99,7 +99,7 @@ def describe(results: Mapping[str, training.TrainingResult]) -> str:
     statement = result.statement
     claimed = statement_lib.format_epsilon(statement.claimed_epsilon)
     delivered = statement_lib.format_epsilon(statement.epsilon)
-    # An epsilon that rests on an unproven sensitivity may be far above this.
+    # With an unproven sensitivity, epsilon may be far above this.
     rule = statement.sensitivity
     if rule is not None and not rule.proven:
       delivered += '*'
@@ -162,19 +162,19 @@ def settings_of(
   thetas: Sequence[float],
   values: Callable[[str], Mapping[str, Any]],
 ) -> dict[str, settings_lib.TrainingSettings]:
-  """The settings of several runs that differ in their mechanism or theta.
+  """Returns settings of several runs that differ in their mechanism or theta.
 
   Args:
-    mechanisms: Their names.
-    thetas: Each mechanism whose noise they change is run with each of them.
-    values: Of a mechanism: the other settings.
+    mechanisms: Names of the mechanisms.
+    thetas: Each mechanism whose noise depends on theta is run with each theta.
+    values: Mechanism -> the other settings.
 
   Returns:
-    By name: the mechanism, and theta where there are several.
+    The settings by name: the mechanism, and theta if there are several.
 
   Raises:
-    ValueError: If a setting is out of its range, or a mechanism or theta comes
-      twice.
+    ValueError: If a setting is out of its range, or if a mechanism or theta
+      occurs twice.
   """
   for what, given in (('mechanisms', mechanisms), ('theta', thetas)):
     if len(set(given)) != len(given) or not given:

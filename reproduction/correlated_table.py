@@ -1,4 +1,4 @@
-"""What is predicted of the experiments of `catalogue.central`, as a table."""
+"""Predictions for the experiments of `catalogue.central`, as a table."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from tvdp_tf.learning import participation, server_optimizer
 from tvdp_tf.output import layout
 from tvdp_tf.planner import best_schedule, correlated
 
-# A, of a round without noise. 1 is a sum of the rounds.
+# A, the contraction of a round without noise; 1 means a sum of the rounds.
 CONTRACTIONS = (1.0, 0.9, 0.6)
 
 
 def _predictions(everyone: bool) -> list[dict[str, float]]:
-  """Of each A: name -> standard deviation, relative to constant noise."""
+  """For each A: name -> standard deviation, relative to constant noise."""
   setting = central.setting('digits', everyone)
   rounds = setting['rounds']
   cohorts = participation.BalancedParticipation(
@@ -38,7 +38,7 @@ def _predictions(everyone: bool) -> list[dict[str, float]]:
 
 
 def table() -> str:
-  """One row for each kind of noise; a band's width may differ by column."""
+  """Returns a row for each kind of noise; band widths may differ by column."""
 
   def kind(name: str) -> str:
     return name.partition(', ')[0] if name.startswith('banded') else name

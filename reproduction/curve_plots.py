@@ -1,4 +1,4 @@
-"""Pictures of experiments whose points are training runs."""
+"""Draws experiments whose points are training runs."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ _LABELS = {
 def series(
   rows: Rows, against: str, column: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Means over the seeds, where all of them have a value.
+  """Computes means over the seeds, where all of them have a value.
 
-  A refinement ends the runs of some seeds before others: a mean over those that
-  go on would jump.
+  A refinement ends the runs of some seeds before others, and a mean over the
+  remaining ones would jump.
 
   Args:
-    rows: Of one curve.
-    against: As of the experiment.
-    column: Of the CSV.
+    rows: The rows of one curve.
+    against: As for the experiment.
+    column: A column of the CSV.
 
   Returns:
     x, the mean and the standard deviation over the seeds.
@@ -42,7 +42,7 @@ def series(
     by_x.setdefault(int(row[x_name]), []).append(float(row[column]))
   seeds = len({row['seed'] for row in rows})
   x = sorted(x for x, values in by_x.items() if len(values) == seeds)
-  x = x or sorted(by_x)  # A shard may have no place in common.
+  x = x or sorted(by_x)  # A shard's seeds may have no x in common.
   return (
     np.array(x),
     np.array([np.mean(by_x[i]) for i in x]),
@@ -58,7 +58,7 @@ def draw(
   """Draws mean and deviation over the seeds.
 
   Args:
-    experiment: What it is of.
+    experiment: The experiment.
     rows_by_curve: Rows of the CSV; a curve without rows is left out.
     path: The PNG to write.
   """
@@ -76,7 +76,7 @@ def draw(
 def _draw_points(
   experiment: catalogue.Experiment, curves: Mapping[str, Rows]
 ) -> Any:
-  """A line of the picture for each curve: it has but one point."""
+  """Draws one line of the picture for each curve, which has only one point."""
   count = len(experiment.columns)
   figure, axes = plt.subplots(
     1,
@@ -96,7 +96,7 @@ def _draw_points(
     axis.grid(alpha=0.3)
     if column == 'test_loss' and not experiment.generated:
       losses = np.concatenate(_finite(means))
-      # A run that went through the roof must not flatten the others.
+      # A run that diverged must not flatten the others.
       axis.set_xlim(
         0.95 * losses.min(), min(1.05 * losses.max(), 4 * np.median(losses))
       )
@@ -107,7 +107,7 @@ def _draw_points(
 def _draw_curves(
   experiment: catalogue.Experiment, curves: Mapping[str, Rows]
 ) -> Any:
-  """A row of panels for each data set: losses of several do not compare."""
+  """Draws a row of panels per data set, as their losses do not compare."""
   data_sets: dict[str, list[str]] = {}
   for curve, change in experiment.curves.items():
     data_set = {**experiment.base, **change}['dataset']
@@ -128,7 +128,7 @@ def _draw_row(
   curves: Mapping[str, Rows],
   axes: Sequence[Any],
 ) -> None:
-  """A panel for each column; a curve without rows leaves its color unused."""
+  """Draws a panel per column; a curve without rows leaves its color unused."""
   palette = plt.get_cmap('tab10' if len(curves) <= 10 else 'tab20')
   for axis, column in zip(axes, experiment.columns, strict=True):
     for index, (curve, own) in enumerate(curves.items()):
@@ -158,16 +158,15 @@ def _draw_row(
 
 
 def _finite(curves: Sequence[np.ndarray]) -> list[np.ndarray]:
-  """The finite values of each curve; at least one, if all diverged."""
+  """Returns the finite values of each curve; at least one, if all diverged."""
   finite = [values[np.isfinite(values)] for values in curves]
   return [values for values in finite if len(values)] or [np.ones(1)]
 
 
 def _loss_limits(losses: Sequence[np.ndarray]) -> tuple[float, float]:
-  """Where the curves differ.
+  """Returns the limits within which the curves differ.
 
-  Neither the start of all, nor one that goes through the roof, may flatten the
-  others.
+  Neither the common start nor a diverging curve may flatten the others.
   """
   least = [values.min() for values in losses]
   usual = np.median([values.max() for values in losses])

@@ -1,4 +1,4 @@
-"""Experiments whose points are training runs: loss and accuracy as curves."""
+"""Experiments whose points are training runs: curves of loss and accuracy."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ class Runner:
   """Runs simulations one after the other.
 
   Args:
-    experiment: What they are for.
-    context: What executes them; its context must be installed.
+    experiment: The experiment.
+    context: Executes the simulations; it must be installed.
   """
 
   def __init__(
@@ -36,7 +36,7 @@ class Runner:
     settings: settings_lib.TrainingSettings,
     game: Mapping[str, int] | None = None,
   ) -> list[dict[str, Any]]:
-    """Rows of `COLUMNS`: one a round, or the last alone; there is no game."""
+    """Returns rows of `COLUMNS`, of all rounds or the last; ignores `game`."""
     del game
     measurements = self._sweep.run(settings, self._every_round)
     return [dataclasses.asdict(measurement) for measurement in measurements]
@@ -48,7 +48,7 @@ draw = training_plots.draw
 def summarize(
   experiment: catalogue.Experiment, rows: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-  """A curve's best point, of its rows."""
+  """Returns a curve's best point, given its rows."""
   x, loss, spread = training_plots.series(rows, experiment.against, 'test_loss')
   _, accuracy, _ = training_plots.series(
     rows, experiment.against, 'test_accuracy'

@@ -1,4 +1,4 @@
-"""Fills the tables of the documents, and draws a picture.
+"""Fills in the tables of the documents, and draws a picture.
 
 A line `<!-- table: KIND NAME -->` is followed by a table, up to
 `<!-- end -->`. Run without arguments; a test checks that nothing changes.
@@ -19,7 +19,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = _ROOT / 'docs/REPRODUCTION.md'
 README = _ROOT / 'README.md'
 SCHEDULE = _ROOT / 'docs/SCHEDULE.md'
-# Of the README.
+# The picture in the README.
 FRONTIER = result_tables.RESULTS / 'frontier.png'
 
 _BLOCK = re.compile(
@@ -45,7 +45,7 @@ def _filled(match: re.Match) -> str:
 
 
 def filled(text: str) -> str:
-  """The document with its tables made anew."""
+  """Returns the document with new tables."""
   return _BLOCK.sub(_filled, text)
 
 

@@ -1,4 +1,4 @@
-"""Experiments whose curves are one run each: accuracy over epsilon."""
+"""Experiments with one run per curve: accuracy over epsilon."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ COLUMNS = training_curves.COLUMNS
 Runner = training_curves.Runner
 summarize = training_curves.summarize
 
-# Told apart without colors.
+# Distinguishable without colors.
 _STYLES = {
   frontier.SECURE: 's-',
   frontier.ZERO_OUT: 'D',
@@ -75,7 +75,7 @@ def draw(
   by_curve: Mapping[str, Sequence[Mapping[str, str]]],
   path: pathlib.Path,
 ) -> None:
-  """Draws mean and range over the seeds, a panel for each data set."""
+  """Draws mean and range over the seeds, with a panel for each data set."""
   draw_panels(by_curve, path, f'{experiment.name}: {experiment.title}')
 
 
@@ -84,7 +84,7 @@ def draw_panels(
   path: pathlib.Path,
   title: str = '',
 ) -> None:
-  """The same, of the curves of any of these experiments.
+  """Like `draw`, for curves from any of these experiments.
 
   Args:
     by_curve: Label -> its points.

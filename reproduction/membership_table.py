@@ -1,7 +1,7 @@
 """Experiments whose points are membership games: the paper's Table III.
 
-A point is a game: its shadow models and its trials. What it says of an attack
-is in columns of the attack's name.
+A point is a game with its shadow models and trials. The results of an attack
+are in columns with the attack's name.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ class Runner:
   """Plays games one after the other.
 
   Args:
-    experiment: What they are for.
-    context: What executes them; its context must be installed.
+    experiment: The experiment.
+    context: Executes the games; it must be installed.
   """
 
   def __init__(
@@ -59,7 +59,7 @@ class Runner:
     settings: settings_lib.TrainingSettings,
     game: Mapping[str, int],
   ) -> list[dict[str, Any]]:
-    """One row of `COLUMNS`."""
+    """Plays a game; returns one row of `COLUMNS`."""
     played = self._games.play(
       membership_settings.GameSettings(settings, **game)
     )
@@ -138,7 +138,7 @@ def _json_number(value: float) -> float | str:
 def summarize(
   experiment: catalogue.Experiment, rows: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-  """Means over the seeds, of a curve's rows."""
+  """Returns means over the seeds, given a curve's rows."""
   del experiment
   means = {
     name: _json_number(float(_column(rows, name).mean()))
@@ -152,7 +152,7 @@ def summarize(
     'best_at': int(rows[0]['round']),
     'seeds': len({row['seed'] for row in rows}),
     **means,
-    # Each with the confidence; their mean would have none.
+    # Each bound has the confidence; their mean would not.
     'epsilon_lower_bounds': {
       name: _column(rows, f'{name}_epsilon_lower_bound').tolist()
       for name in membership.ATTACKS

@@ -1,8 +1,8 @@
-"""The planner beside the experiments: tables of docs/REPRODUCTION.md.
+"""Compares the planner with experiments: tables of docs/REPRODUCTION.md.
 
-A, Theta and the final loss come from a run without noise, what a unit of noise
-variance costs from one run with noise (theta = 1, the largest M). Nothing else
-is fitted: the best theta and the best M of all other runs are predictions.
+A, Theta and the final loss come from a run without noise; the cost of a unit of
+noise variance comes from one run with noise (theta = 1, the largest M). Nothing
+else is fitted: the best theta and the best M of all other runs are predictions.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Sources:
   """The experiments about a task.
 
   Attributes:
-    quiet: Has the run without noise.
+    quiet: The experiment with the run without noise.
     thetas: The loss against M, for every theta.
     epsilons: The loss against M, for every epsilon at theta = 1.05.
   """
@@ -51,7 +51,7 @@ def _estimate(task: str) -> pilot.ContractionEstimate:
 def _setting(
   task: str, theta: float, epsilon: float, noise_weight: float
 ) -> privacy.ConvergenceSetting:
-  """The planner's setting; a noise weight of 1/2 has smoothness 1."""
+  """Returns the planner's setting; a noise weight of 1/2 means smoothness 1."""
   estimate = _estimate(task)
   stddev = result_tables.column(
     _SOURCES[task].thetas, 'theta = 1', 'noise_stddev'
@@ -76,7 +76,7 @@ def _setting(
 
 @functools.cache
 def _noise_weight(task: str) -> float:
-  """What a unit of variance adds to the loss, from one run with noise."""
+  """Returns what a unit of variance adds to the loss, from a run with noise."""
   loss = float(
     np.mean(
       result_tables.column(_SOURCES[task].thetas, 'theta = 1', 'test_loss')
@@ -88,7 +88,7 @@ def _noise_weight(task: str) -> float:
 
 
 def best_theta() -> str:
-  """A, its root, and the best theta of the grid."""
+  """Returns a table of A, its root, and the best theta of the grid."""
   experiment = catalogue.EXPERIMENTS['best_theta']
   rows = []
   for task in _SOURCES:
@@ -131,7 +131,7 @@ def _best_rounds_row(
   numbers, losses = result_tables.mean_curve(name, curve)
   finite = np.where(np.isfinite(losses), losses, np.inf)
   best = int(np.argmin(finite))
-  # The point of the grid that the prediction stands for.
+  # The grid point that is nearest to the prediction.
   nearest = int(np.argmin(np.abs(np.array(numbers) - predicted.rounds)))
   return [
     task,
@@ -145,7 +145,7 @@ def _best_rounds_row(
 
 
 def best_rounds() -> str:
-  """The planner's number of rounds, and that of the least loss."""
+  """Returns a table of planned numbers of rounds, and those of least loss."""
   rows = []
   for task, sources in _SOURCES.items():
     for theta in THETAS:

@@ -39,7 +39,7 @@ def _x(name: str) -> str:
 def column(
   name: str, curve: str, column_name: str, x: int | None = None
 ) -> list[float]:
-  """A value of every seed, by default where the curve ends."""
+  """Returns a value for every seed, by default where the curve ends."""
   rows = [row for row in _rows(name) if row['curve'] == curve]
   if x is None:
     x = max(int(row[_x(name)]) for row in rows)
@@ -49,7 +49,7 @@ def column(
 
 
 def mean_curve(name: str, curve: str) -> tuple[list[int], list[float]]:
-  """(x, mean of the test loss over the seeds)."""
+  """Returns (x, mean of the test loss over the seeds)."""
   xs = {int(row[_x(name)]) for row in _rows(name) if row['curve'] == curve}
   return sorted(xs), [
     float(np.mean(column(name, curve, 'test_loss', x))) for x in sorted(xs)
@@ -57,7 +57,7 @@ def mean_curve(name: str, curve: str) -> tuple[list[int], list[float]]:
 
 
 def claims_table(name: str) -> str:
-  """The claims about an experiment, with verdicts, and what it took."""
+  """Returns the claims about an experiment, with verdicts, and its cost."""
   experiment = catalogue.EXPERIMENTS[name]
   seconds = _summary(name)['ran']['seconds']
   took = (
@@ -84,7 +84,7 @@ def _epsilon(values: Sequence[float]) -> str:
 
 
 def ends_table(name: str) -> str:
-  """Every curve's loss and accuracy where it ends, and its worst epsilon."""
+  """Returns every curve's final loss and accuracy, and its worst epsilon."""
   experiment = catalogue.EXPERIMENTS[name]
   rows = []
   for curve, change in experiment.curves.items():
@@ -111,7 +111,7 @@ def ends_table(name: str) -> str:
 
 
 def draw_frontier(path: pathlib.Path) -> None:
-  """Draws accuracy over epsilon, all data sets side by side."""
+  """Draws accuracy over epsilon, with all data sets side by side."""
   by_curve: dict[str, Rows] = {}
   for experiment in frontier.FRONTIERS:
     for row in _rows(experiment.name):
@@ -120,7 +120,7 @@ def draw_frontier(path: pathlib.Path) -> None:
 
 
 def frontier_table() -> str:
-  """Accuracy in percent, by data set, view and epsilon."""
+  """Returns accuracy in percent, by data set, view and epsilon."""
   cells: dict[tuple[str, str], dict[float | None, str]] = {}
   for experiment in frontier.FRONTIERS:
     for curve in experiment.curves:
@@ -148,7 +148,7 @@ def frontier_table() -> str:
 
 
 def mean_loss(name: str, curve: str) -> float:
-  """Over the seeds, where the curve ends; inf if a seed diverged."""
+  """Returns the mean final loss over the seeds; inf if a seed diverged."""
   value = float(np.mean(column(name, curve, 'test_loss')))
   return value if math.isfinite(value) else math.inf
 
@@ -156,7 +156,7 @@ def mean_loss(name: str, curve: str) -> float:
 def tuning_losses(
   task: tasks.Task,
 ) -> tuple[dict[float, float], dict[tuple[float, float], float]]:
-  """Losses on the tuning examples: by rate, and by (rate, clip)."""
+  """Returns losses on the tuning examples: by rate, and by (rate, clip)."""
   cnn = task.model == 'cnn'
   name = 'learning_rates_cnn' if cnn else 'learning_rates'
   curves = catalogue.EXPERIMENTS[name].curves
@@ -171,7 +171,7 @@ def tuning_losses(
 
 
 def learning_rates_table() -> str:
-  """The grid of every task and mechanism; the least loss in bold."""
+  """Returns the grid of every task and mechanism; the least loss is bold."""
   rows = []
   for task in tasks.TASKS:
     paper, gradient = tuning_losses(task)

@@ -25,13 +25,13 @@ SUMMARY = 'summary.json'
 REPORT = 'report.md'
 
 _KEY = ('curve', 'seed', 'planned_rounds')
-# Several rows of a point differ in it.
+# The round distinguishes several rows of a point.
 _ROW_KEY = (*_KEY, 'round')
 _COUNT = re.compile('[0-9]{1,9}')
-# What takes seconds and needs no download; the shapes stay those of the data.
+# Takes seconds and needs no download; the shapes are those of the data.
 _SMOKE = {'users': 4, 'users_per_round': 2, 'local_steps': 2, 'rounds': 3}
 _SMOKE_ROUND_NUMBERS = (1, 3)
-_SMOKE_CURVES = 3  # At most, spread over all: a learning rate costs a compile.
+_SMOKE_CURVES = 3  # At most, spread over all: each learning rate is compiled.
 _SMOKE_GAME = {'examples': 8, 'shadow_models': 4, 'trials': 4}
 
 # The modules that run, draw and summarize the kinds of experiments.
@@ -54,7 +54,7 @@ class Point:
 
   Attributes:
     curve: The label of its curve.
-    settings: Of the run, or of all runs of the game.
+    settings: Settings of the run, or of all runs of the game.
     game: The other settings of the game.
   """
 
@@ -64,7 +64,7 @@ class Point:
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """What tells it from the other points, as in the CSV."""
+    """What distinguishes it from the other points, as in the CSV."""
     return (
       self.curve,
       str(self.settings.seed),
@@ -73,7 +73,7 @@ class Point:
 
   @property
   def rounds_to_run(self) -> int:
-    """Rounds of training, of all its models."""
+    """Total number of training rounds of all its models."""
     if self.game is None:
       return self.settings.rounds
     models = self.game['shadow_models'] + self.game['trials']
@@ -86,11 +86,11 @@ def points(
   smoke: bool = False,
   data_dir: str | None = None,
 ) -> list[Point]:
-  """The runs of an experiment, those on the same data one after the other.
+  """Returns an experiment's runs; those on the same data are consecutive.
 
   Args:
-    experiment: What to run.
-    seeds: How many seeds, from 0.
+    experiment: The experiment.
+    seeds: The number of seeds, starting at 0.
     smoke: Whether to run a few curves on few generated examples for a few
       rounds.
     data_dir: TFDS's folder.
@@ -132,7 +132,7 @@ def points(
 def _is_row(row: Mapping[str | None, Any]) -> bool:
   try:
     numbers = [float(row[name]) for name in row if name != _KEY[0]]
-  except (TypeError, ValueError):  # A field is missing or too many, or a word.
+  except (TypeError, ValueError):  # A field is missing, extra, or not a number.
     return False
   counts = (row.get(name, '') for name in _ROW_KEY[1:])
   return bool(numbers) and all(map(_COUNT.fullmatch, counts))
@@ -143,18 +143,18 @@ def read_points(
   experiment: catalogue.Experiment | None = None,
   flag: str = 'output_dir',
 ) -> list[dict[str, str]]:
-  """The rows of a `points.csv`.
+  """Reads the rows of a `points.csv`.
 
   Args:
     path: The file.
-    experiment: Whose points they must be able to be; None for any.
-    flag: What named the file, for errors.
+    experiment: The experiment that the points must fit; None for any.
+    flag: The flag that named the file, for errors.
 
   Returns:
     The rows, as text.
 
   Raises:
-    UsageError: If it is none.
+    UsageError: If it is not such a file.
   """
   try:
     text = path.read_text(encoding='utf-8')
@@ -176,7 +176,7 @@ def read_points(
 
 
 def _identity(experiment: catalogue.Experiment) -> dict[str, Any]:
-  """What a summary says of whose it is, and whether the data are real."""
+  """Returns what identifies the experiment, and whether the data are real."""
   return {'experiment': experiment.name, 'title': experiment.title}
 
 
@@ -186,7 +186,7 @@ def _check_whose(
   """Checks that a folder's points are those of an experiment.
 
   Raises:
-    UsageError: If they are not.
+    UsageError: If they belong to another experiment.
   """
   summary = files.read_json(folder / SUMMARY)
   expected = _identity(experiment)
@@ -219,7 +219,7 @@ def run(
     experiment: The experiment.
     to_run: Its points, or a shard of them.
     output_dir: The folder; it may hold points of an interrupted run.
-    device: As of `runtimes.compiled_runtime`.
+    device: As for `runtimes.compiled_runtime`.
     progress: Whether to draw a progress bar, in rounds.
 
   Raises:
@@ -276,7 +276,7 @@ def draw(experiment: catalogue.Experiment, output_dir: pathlib.Path) -> None:
 
 
 def _ran(summary: Mapping[str, Any]) -> tuple[int, float]:
-  """(points, seconds) of a summary; nothing if it is none."""
+  """Returns (points, seconds) of a summary; zeros if it is not valid."""
   ran = summary.get('ran', {})
   try:
     return int(ran['points']), float(ran['seconds'])
@@ -308,9 +308,9 @@ def _summarize(
       'settings': dict(experiment.base),
       **({} if experiment.game is None else {'game': dict(experiment.game)}),
       'curves': curves,
-      # Of the last run: who draws or merges has measured nothing.
+      # That of the last run: drawing or merging measures nothing.
       'machine': machine.describe() if points_run else before.get('machine'),
-      # Of all calls, interrupted ones included.
+      # For all calls, including interrupted ones.
       'ran': {
         'points': points_before + points_run,
         'seconds': seconds_before + seconds,
@@ -329,13 +329,13 @@ def _summarize(
 
 
 def _sum_of_shards(shards: Sequence[pathlib.Path]) -> dict[str, Any]:
-  """What the shards ran, and on what, if all of them on the same machine."""
+  """Returns what the shards ran, and the machine if it is the same for all."""
   summaries = [files.read_json(shard / SUMMARY) for shard in shards]
   counts, seconds = zip(*map(_ran, summaries), strict=True)
   machines = [summary.get('machine') for summary in summaries]
   for found in machines:
     if isinstance(found, dict):
-      found.pop('load_average', None)  # It changes while a machine does not.
+      found.pop('load_average', None)  # Varies on the same machine.
   same = machines.count(machines[0]) == len(machines)
   return {
     'machine': machines[0] if same else None,
@@ -349,7 +349,7 @@ def merge(
   shards: Sequence[pathlib.Path],
   output_dir: pathlib.Path,
 ) -> None:
-  """Puts the points of several folders into one, and draws them.
+  """Merges the points of several folders into one, and draws them.
 
   Args:
     experiment: The experiment.
@@ -358,8 +358,8 @@ def merge(
     output_dir: The folder to create.
 
   Raises:
-    UsageError: If `output_dir` exists, or the shards are not those of the
-      experiment, each of them once.
+    UsageError: If `output_dir` exists, or if the shards do not contain every
+      point of the experiment exactly once.
   """
   run_folder.check_absent(output_dir)
   rows: dict[tuple, dict[str, str]] = {}

@@ -15,14 +15,14 @@ DELTA = 1e-3
 ROUNDS = 30
 SAMPLING_RATE = 0.1
 EPSILON = 10.0
-SENSITIVITY = 2 * 5 / 600  # 2 C / |D_k|, as the paper has it.
+SENSITIVITY = 2 * 5 / 600  # 2 C / |D_k|, as in the paper.
 THETAS = (0.9, 0.95, 1.0, 1.05, 1.1)
 
 _NOISE = (EPSILON, DELTA, SAMPLING_RATE, SENSITIVITY)
 
 
 def _multipliers(theta: float, epsilon: float) -> np.ndarray:
-  """Noise multipliers of Theorem 1's noise, as printed."""
+  """Returns noise multipliers of Theorem 1's noise, as printed."""
   stddev = privacy.theorem1_stddev(
     theta, ROUNDS, epsilon, DELTA, SAMPLING_RATE, SENSITIVITY
   )
@@ -31,7 +31,7 @@ def _multipliers(theta: float, epsilon: float) -> np.ndarray:
 
 
 def theorem1() -> str:
-  """What the noise of Theorem 1 delivers, if its sensitivity held."""
+  """Tabulates what Theorem 1's noise delivers, if its sensitivity held."""
   rows = []
   for epsilon in (1.0, 2.0, 5.0, 10.0, 20.0):
     constant = _multipliers(1.0, epsilon)
@@ -44,7 +44,7 @@ def theorem1() -> str:
       ),
       privacy.delivered_epsilon(constant, DELTA, 'exact'),
     ]
-    # Rounded up: what is printed is a bound, too.
+    # Rounded up, so that the printed number is a bound, too.
     hundredths = [math.ceil(100 * value) for value in delivered]
     rows.append([f'{epsilon:g}', *(f'{n / 100:.2f}' for n in hundredths)])
   return layout.markdown_table(
@@ -59,7 +59,7 @@ def theorem1() -> str:
 
 
 def sensitivity() -> str:
-  """Five local steps of gradient descent on 600 numbers, one replaced."""
+  """Tabulates five local gradient steps on 600 numbers, with one replaced."""
 
   def trained(data: np.ndarray) -> float:
     w = 0.0
@@ -82,7 +82,7 @@ def sensitivity() -> str:
 
 
 def theorem2(done: int = 10, new_rounds: int = 24) -> str:
-  """The share of the budget that a run refined after `done` rounds spends."""
+  """Tabulates the budget share spent by a run refined after `done` rounds."""
   rows = []
   for theta in (0.8, *THETAS):
     first = privacy.theorem1_stddev(theta, ROUNDS, *_NOISE)
@@ -128,7 +128,7 @@ def _setting(theta: float) -> privacy.ConvergenceSetting:
 
 
 def theorem3() -> str:
-  """The noise term of Theorem 3, and the best number of rounds."""
+  """Tabulates the noise term of Theorem 3, and the best number of rounds."""
   rows = []
   for theta in THETAS:
     setting = _setting(theta)
@@ -154,7 +154,7 @@ def theorem3() -> str:
 
 
 def corollary2() -> str:
-  """The second derivative of the bound in M; a convex function's is above 0."""
+  """Tabulates the bound's second derivative in M, > 0 for convex functions."""
   rounds, step = 60.0, 0.01
   rows = []
   for theta in THETAS:
@@ -172,7 +172,7 @@ def corollary2() -> str:
 
 
 def table2() -> str:
-  """The noise of round 1: the paper's Table II beside its Theorem 1."""
+  """Tabulates the noise of round 1: the paper's Table II and its Theorem 1."""
   printed = (0.003556, 0.003654, 0.003749, 0.003841, 0.003932)
   rows = []
   for theta, value in zip(THETAS, printed, strict=True):

@@ -1,4 +1,4 @@
-"""What an experiment's results say of its claims: the report beside its CSV."""
+"""Reports what an experiment's results say about its claims."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,8 +13,8 @@ def decide(
   """Decides the claims whose curves the rows have.
 
   Args:
-    experiment: Whose claims.
-    rows: Of its CSV; a seed without all curves of a claim does not count.
+    experiment: The experiment.
+    rows: Rows of its CSV; a seed without all curves of a claim does not count.
 
   Returns:
     The decisions, in the order of the claims.
@@ -38,7 +38,7 @@ def decide(
 
 
 def to_json(decisions: Sequence[claims.Decision]) -> list[Mapping]:
-  """The decisions for a summary; numbers in text, as the report has them."""
+  """Returns the decisions for a summary, with numbers as in the report."""
   return [
     {
       'claim': decision.text,
@@ -53,7 +53,7 @@ def to_json(decisions: Sequence[claims.Decision]) -> list[Mapping]:
 
 
 def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
-  """What all names have in common is said once."""
+  """Formats measurements; what all names have in common is written once."""
   parts = [name.split(', ') for name in measured]
   common: list[str] = []
   if len({len(part) for part in parts}) == 1 < len(parts):
@@ -71,7 +71,7 @@ def _sentence(measured: Mapping[str, Sequence[float]]) -> str:
 
 
 def table(decisions: Sequence[claims.Decision]) -> str:
-  """A Markdown table: claim, what was measured, verdict."""
+  """Returns a Markdown table: claim, what was measured, verdict."""
   return layout.markdown_table(
     ('claim', 'measured', 'verdict'),
     ((d.text, _sentence(d.measured), f'**{d.verdict}**') for d in decisions),
@@ -83,7 +83,7 @@ def report(
   decisions: Sequence[claims.Decision],
   command: str,
 ) -> str:
-  """The report, as Markdown: what it shows, its claims, its command."""
+  """Returns the Markdown report: what it shows, its claims, its command."""
   parts = [f'# {experiment.name}: {experiment.title}', '']
   if decisions:
     parts += [

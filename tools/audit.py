@@ -1,10 +1,10 @@
-"""Known vulnerabilities of what the locks pin: `make audit`.
+"""Audits the pinned packages for known vulnerabilities: `make audit`.
 
-pip-audit asks the package index, from an environment of its own that
+pip-audit asks the package index, from a separate environment that
 requirements-audit.lock pins. A vulnerability fails the audit, unless
 audit-exceptions.txt lists it with a reason. Without an answer (no network, or
 an index that does not publish vulnerabilities) there is no audit: one line says
-so, and the end is a success, but with --require_answer.
+so, and the program succeeds, except with --require_answer.
 """
 
 import json
@@ -36,18 +36,18 @@ _REQUIRE_ANSWER = flags.DEFINE_bool(
 
 
 class VulnerableError(errors.TvdpError):
-  """A pinned package has a known vulnerability that is no exception."""
+  """A pinned package has a known vulnerability that is not an exception."""
 
 
 class NoAnswerError(errors.TvdpError):
-  """Whether there are vulnerabilities cannot be learnt."""
+  """It cannot be determined whether there are vulnerabilities."""
 
 
 class Verdict(NamedTuple):
   """What pip-audit has found in a lock.
 
   Attributes:
-    unlisted: A line for each vulnerability that is no exception.
+    unlisted: A line for each vulnerability that is not an exception.
     listed: The exceptions that were found, as (id, package).
     unknown: Names of packages that could not be looked up.
   """
@@ -64,7 +64,7 @@ def read_exceptions(text: str) -> dict[tuple[str, str], str]:
     The reason by (id, package).
 
   Raises:
-    UsageError: If a line lacks one of them.
+    UsageError: If a line lacks one of the three.
   """
   found = {}
   for number, line in enumerate(text.splitlines(), start=1):
@@ -83,15 +83,15 @@ def read_exceptions(text: str) -> dict[tuple[str, str], str]:
 def judge(
   report: Mapping[str, Any], exceptions: Mapping[tuple[str, str], str]
 ) -> Verdict:
-  """Sorts what `pip-audit --format=json` has put out.
+  """Sorts the output of `pip-audit --format=json`.
 
   Args:
     report: The parsed output.
-    exceptions: Of `read_exceptions`.
+    exceptions: The result of `read_exceptions`.
 
   Raises:
-    NoAnswerError: If not a single package could be looked up. pip-audit calls
-      that a success: so it is where the index is a mirror of files alone.
+    NoAnswerError: If not a single package could be looked up, as with an index
+      that only mirrors files. pip-audit treats that as a success.
   """
   verdict = Verdict([], set(), [])
   for package in report['dependencies']:
@@ -128,7 +128,7 @@ def _last_line(text: str) -> str:
 
 
 def _install() -> None:
-  """Makes the environment, unless it is that of the lock."""
+  """Creates the environment, unless it matches the lock already."""
   stamp = _ENVIRONMENT / '.installed-lock'
   lock = _TOOLS.read_text(encoding='utf-8')
   if stamp.exists() and stamp.read_text(encoding='utf-8') == lock:
@@ -149,7 +149,7 @@ def _install() -> None:
 
 
 def _ask(lock: str) -> dict[str, Any]:
-  """What pip-audit says about a lock."""
+  """Returns pip-audit's report on a lock."""
   result = _call(
     *(_ENVIRONMENT / 'bin' / 'pip-audit', '--progress-spinner', 'off'),
     *('--disable-pip', '--require-hashes', '--format', 'json'),
@@ -164,10 +164,10 @@ def _ask(lock: str) -> dict[str, Any]:
 
 
 def audit(locks: Sequence[str]) -> None:
-  """Audits locks, and prints what was found.
+  """Audits locks, and prints the results.
 
   Raises:
-    NoAnswerError: If nothing can be learnt.
+    NoAnswerError: If there is no answer.
     VulnerableError: If a vulnerability is not listed.
   """
   exceptions = read_exceptions(_EXCEPTIONS.read_text(encoding='utf-8'))

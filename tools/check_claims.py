@@ -1,13 +1,13 @@
-"""What other tools claim, what their noise delivers, and what an audit shows.
+"""Compares other tools' claims, what their noise delivers, and audits of it.
 
   python -m tools.check_claims --output_dir=results/claims
 
-Each tool's own code runs in an environment of its own (`make peers ARGS='flower
-nvflare opacus'`), on two neighbouring data sets, many times over; see
-`benchmarks/peers/<tool>/claim.py`. `attacks.lower_bound` makes of it an epsilon
-that is shown with confidence, `check_claim` says what should be delivered. With
-the same seed and versions the numbers are the same. `make check-claims` is all
-of it; docs/CLAIMS.md says what it means.
+Each tool's own code runs in a separate environment (`make peers ARGS='flower
+nvflare opacus'`), on two neighboring data sets, many times over; see
+`benchmarks/peers/<tool>/claim.py`. `attacks.lower_bound` converts the results
+to an epsilon that is shown with confidence; `check_claim` says what should be
+delivered. With the same seed and versions, the numbers are the same. `make
+check-claims` does all of it; docs/CLAIMS.md explains the results.
 """
 
 import pathlib
@@ -36,7 +36,7 @@ _CONFIDENCE = flags.DEFINE_float(
 
 
 def main() -> None:
-  """Audits, and writes what was found."""
+  """Audits the tools, and writes the results."""
   found, rows = [], []
   for tool in _TOOLS.value:
     found.append(claim_suite.run(tool, _SHARE.value, _SEED.value))

@@ -1,4 +1,4 @@
-"""Audits of other tools: run, judged and written down."""
+"""Runs audits of other tools, judges them, and writes the results."""
 
 import math
 import os
@@ -28,7 +28,7 @@ def run(tool: str, share: float, seed: int):
     `audited.Audited`.
 
   Raises:
-    TvdpError: If there is no environment, or the tool fails.
+    TvdpError: If the environment is missing, or the tool fails.
   """
   from benchmarks.harness import audited, contenders  # noqa: PLC0415
 
@@ -50,11 +50,11 @@ def run(tool: str, share: float, seed: int):
 
 
 def judge(found, confidence: float) -> list[dict]:
-  """A row of the table for each case.
+  """Returns a row of the table for each case.
 
   Args:
     found: `audited.Audited`.
-    confidence: Of each lower bound.
+    confidence: Confidence of each lower bound.
   """
   from tvdp_tf.attacks import lower_bound  # noqa: PLC0415
   from tvdp_tf.privacy import claims  # noqa: PLC0415

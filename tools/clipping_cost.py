@@ -1,4 +1,4 @@
-"""What a clipped mean costs, by the layers that a model is made of.
+"""Measures the cost of a clipped mean, by the layers of the model.
 
   python -m tools.clipping_cost --output_dir=results/clipping_cost
 
@@ -20,7 +20,7 @@ _TURNS = flags.DEFINE_integer(
 
 
 def main() -> None:
-  """Measures."""
+  """Runs the measurements."""
   from tools import clipping_cost_suite  # noqa: PLC0415
 
   clipping_cost_suite.run(pathlib.Path(_OUTPUT_DIR.value), _TURNS.value)

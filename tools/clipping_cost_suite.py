@@ -1,9 +1,9 @@
-"""The mean of clipped gradients of a batch, beside the gradient of its loss.
+"""Measures the mean of clipped gradients, compared to the plain gradient.
 
-For models of the layers that ghost clipping knows, of 256 random examples: the
-gradient without privacy, the clipped mean as training computes it, and the same
-one example at a time, vectorized where TensorFlow can do it, else in a loop:
-what is done with models of other layers. They take turns.
+For models of the layers that ghost clipping supports, on 256 random examples:
+the gradient without privacy, the clipped mean as training computes it, and the
+same one example at a time (vectorized if TensorFlow can do it, else in a loop),
+as for models with other layers. The three take turns.
 """
 
 import pathlib
@@ -127,7 +127,7 @@ _MODELS: dict[str, Callable[[], tf.keras.Model]] = {
 
 
 def _calls(build: Callable[[], tf.keras.Model]) -> dict[str, Callable]:
-  """What is measured, by its kind: functions of features and labels."""
+  """Returns kind -> function of features and labels to measure."""
   with functional.unfused():
     model = functional.FunctionalModel(build())
   weights = [tf.constant(w) for w in model.initial_weights]
@@ -140,7 +140,7 @@ def _calls(build: Callable[[], tf.keras.Model]) -> dict[str, Callable]:
     with tf.GradientTape() as tape:
       tape.watch(weights)
       value = loss_fn(weights, features, labels)
-    # That of an embedding comes as some of its rows.
+    # The gradient of an embedding is sparse.
     return list(map(tf.convert_to_tensor, tape.gradient(value, weights)))
 
   def mean(clipped_sum):
@@ -178,11 +178,11 @@ def _batch(
 
 
 def measure(turns: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
-  """Seconds of so many means of each kind, by model.
+  """Measures the seconds of each kind of mean, by model.
 
   Args:
-    turns: How often each is measured.
-    wanted: How the names of the models begin that are measured.
+    turns: How often to measure each kind.
+    wanted: Prefix of the names of the models to measure.
   """
   onednn.require_sound()
   rng = np.random.default_rng(0)
@@ -226,5 +226,5 @@ def _write(results: turns_lib.Seconds, folder: pathlib.Path) -> None:
 
 
 def run(folder: pathlib.Path, turns: int) -> None:
-  """Measures each mean so many times, and writes what was measured."""
+  """Measures each mean `turns` times, and writes the results."""
   _write(measure(turns), folder)

@@ -1,8 +1,8 @@
-"""The pictures of docs/CONCEPTS.md.
+"""Draws the pictures of docs/CONCEPTS.md.
 
   python -m tools.concept_pictures
 
-Lines and numbers are the library's; a test draws the pictures again.
+Lines and numbers come from the library; a test draws the pictures again.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ _STYLE = {
   'font.size': 10,
   'savefig.dpi': 110,
 }
-# The plan that the statement is shown of, as docs/CONCEPTS.md prints it.
+# The plan whose statement is shown, as printed in docs/CONCEPTS.md.
 PLAN = tvdp_tf.PlanSettings(
   mechanism='gradient',
   epsilon=3.0,
@@ -37,7 +37,7 @@ PLAN = tvdp_tf.PlanSettings(
 
 
 def _canvas(width: float, height: float):
-  """Axes without a frame, whose unit is an inch."""
+  """Creates axes without a frame, with inches as units."""
   figure = plt.figure(figsize=(width, height))
   axes = figure.add_axes((0, 0, 1, 1))
   axes.set_xlim(0, width)
@@ -71,7 +71,7 @@ def _arrow(axes, start, end, color=_GRAY):
 
 
 def _users(axes, x, y, title, *, gone=None, other=None):
-  """Three users with four examples each, one of them gone or another one."""
+  """Draws three users with four examples each, one removed or replaced."""
   axes.text(x, y + 1.25, title, color=_GRAY)
   for user in range(3):
     left = x + 1.05 * user
@@ -96,7 +96,7 @@ def _users(axes, x, y, title, *, gone=None, other=None):
 
 
 def draw_protected():
-  """Two units: what differs between data sets that must look alike."""
+  """Draws the two units: what differs between neighboring data sets."""
   figure, axes = _canvas(7.4, 3.9)
   _users(axes, 0.1, 2.3, 'unit: example, adjacency: replace-one')
   _users(axes, 4.15, 2.3, 'one example is another one', other=(1, 2))
@@ -117,7 +117,7 @@ def draw_protected():
 
 
 def draw_views():
-  """Where the noise is added, and who is shown what."""
+  """Draws where the noise is added, and who sees what."""
   figure, axes = _canvas(7.4, 4.0)
   rows = (
     (
@@ -164,7 +164,7 @@ def draw_views():
 
 
 def draw_schedule():
-  """The noise of each round, and the epsilon of the rounds so far."""
+  """Draws the noise of each round, and the epsilon of the rounds so far."""
   rounds = np.arange(1, 31)
   figure, (left, right) = plt.subplots(
     1, 2, figsize=(7.4, 3.2), layout='constrained'
@@ -186,7 +186,7 @@ def draw_schedule():
 
 
 def draw_ledger():
-  """On record first, released then."""
+  """Draws how releases are recorded first, then released."""
   figure, axes = _canvas(7.4, 2.5)
   steps = (
     ('Does it fit\nthe budget?', _BLUE),
@@ -209,7 +209,7 @@ def draw_ledger():
   return figure
 
 
-# Which line of a statement says what, by how it begins.
+# Prefix of a statement's line -> what the line says.
 _PARTS = (
   ('Privacy statement', 'the verdict on the target', _GREEN),
   ('  Reason', 'why', _GREEN),
@@ -224,7 +224,7 @@ _PARTS = (
 
 
 def draw_statement():
-  """A statement, with a word beside each of its parts."""
+  """Draws a statement, with a label next to each of its parts."""
   lines: list[tuple[str, str]] = []
   color, beside = _GRAY, []
   for text in tvdp_tf.plan(PLAN).statement.describe().splitlines():
@@ -272,7 +272,7 @@ PICTURES = {
 
 
 def draw(folder: pathlib.Path) -> None:
-  """Draws all of them into a folder that exists."""
+  """Draws all pictures into an existing folder."""
   with plt.style.context(['default', _STYLE]):
     for name, function in PICTURES.items():
       figure = function()
@@ -281,7 +281,7 @@ def draw(folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-  """Draws them where the document has them."""
+  """Draws the pictures where the document expects them."""
   mpl.use('Agg')
   FOLDER.mkdir(exist_ok=True)
   draw(FOLDER)

@@ -62,7 +62,7 @@ def _set_in_config(part: str, name: str, value: object) -> _Do:
     path = run / run_folder.CONFIG
     config = json.loads(path.read_text())
     config[part][name] = value
-    # As a run would have written it that began so.
+    # As written by a run that started with this value.
     config['sha256'] = run_folder.digest(config).hex()
     path.write_text(json.dumps(config))
 
@@ -78,7 +78,7 @@ def _leftovers(run: pathlib.Path) -> None:
 
 
 def _put_back(run: pathlib.Path) -> None:
-  """The ledger of an earlier day: its first two lines, and their head."""
+  """Restores an earlier ledger: its first two lines, and their head."""
   lines = (run / _LEDGER).read_bytes().splitlines(keepends=True)[:2]
   last_hash = json.loads(lines[-1])['hash']
   (run / _LEDGER).write_bytes(b''.join(lines))
@@ -177,7 +177,7 @@ def _of_folders(original: pathlib.Path) -> list[fault_suite.Fault]:
 
 
 def rows(suite: fault_suite.Suite) -> Iterator[fault_suite.Row]:
-  """Provokes them one after the other."""
+  """Provokes the faults one after the other."""
   for runtime in ('compiled', 'tff'):
     yield from suite.killed(runtime)
   yield from suite.killed_without_seed()

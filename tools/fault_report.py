@@ -1,4 +1,4 @@
-"""The table of faults, as files."""
+"""Writes the table of faults to files."""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Provokes faults of training runs, and tells what became of each."""
+"""Provokes faults of training runs, and reports their outcomes."""
 
 import contextlib
 import json
@@ -39,14 +39,14 @@ _NOTHING = 'nothing'
 
 
 class Row(NamedTuple):
-  """What became of one fault.
+  """The outcome of one fault.
 
   Attributes:
     fault: What was done to the run.
     where: The runtime and the mechanism.
-    happened: What the program did, its own words in quotes.
-    lost: What is not as in the uninterrupted run.
-    survived: Whether all that is as it should be.
+    happened: What the program did, with its own words in quotes.
+    lost: What differs from the uninterrupted run.
+    survived: Whether everything is as it should be.
   """
 
   fault: str
@@ -57,13 +57,14 @@ class Row(NamedTuple):
 
 
 class Fault(NamedTuple):
-  """A fault of a run of `SHORT_ROUNDS` rounds that lacks nothing but its end.
+  """A fault of a run of `SHORT_ROUNDS` rounds that only lacks its end.
 
   Attributes:
-    name: What is done.
-    do: Does it to the run's folder.
-    said: What the program says then: a regular expression.
-    mend: Undoes it, where the program must not go on without. None: it goes on.
+    name: A description of the fault.
+    do: Applies the fault to the run's folder.
+    said: A regular expression for what the program then says.
+    mend: Undoes the fault, if the program must not continue with it; None if
+      the program continues.
   """
 
   name: str
@@ -73,7 +74,7 @@ class Fault(NamedTuple):
 
 
 def quoted(said: str) -> str:
-  """A program's words: a name for every run's folder, no times of warnings."""
+  """Normalizes a program's output: names of folders, no times of warnings."""
   said = re.sub(
     r"('?)/[^ ']*?/(?:run[0-9]*|\.run\.[0-9]+)\b([^ ']*)\1", r'RUN\2', said
   )
@@ -89,18 +90,18 @@ def _mount(*arguments: object) -> None:
 
 
 class Suite:
-  """Provokes faults in a folder of its own, which the caller removes.
+  """Provokes faults in a separate folder, which the caller removes.
 
   Attributes:
-    original: A run of `SHORT_ROUNDS` rounds that nothing has happened to.
+    original: An undisturbed run of `SHORT_ROUNDS` rounds.
   """
 
   def __init__(self, folder: pathlib.Path, rng: random.Random):
     """Runs the original.
 
     Args:
-      folder: Where; it must exist.
-      rng: Where the instants of kills come from.
+      folder: An existing folder for the runs.
+      rng: Draws the times of kills.
     """
     self._folder = folder
     self._rng = rng
@@ -125,7 +126,7 @@ class Suite:
     folder: pathlib.Path,
     reference: pathlib.Path,
   ) -> Row:
-    """The row of a run that has been brought to its end."""
+    """Returns the row of a run that has been completed."""
     if not run_folder.is_finished(folder):
       return Row(fault, where, happened, 'the run', survived=False)
     differences = run_outcome.read(folder).differences(
@@ -135,7 +136,7 @@ class Suite:
     return Row(fault, where, happened, lost, not differences)
 
   def killed(self, runtime: str) -> Iterator[Row]:
-    """SIGKILL at random instants, with a seed."""
+    """Sends SIGKILL at random times to a seeded run."""
     for name, settings in _SETTINGS.items():
       arguments = (*_LONG, f'--runtime={runtime}', _SEEDED, *settings)
       reference, folder = self._new_folder(), self._new_folder()
@@ -159,7 +160,7 @@ class Suite:
         )
 
   def killed_without_seed(self) -> Iterator[Row]:
-    """SIGKILL without a seed: what was on record counts as released."""
+    """Sends SIGKILL to an unseeded run: recorded rounds count as released."""
     for name, settings in _SETTINGS.items():
       folder = self._new_folder()
       arguments = (*_LONG, *settings)
@@ -169,7 +170,7 @@ class Suite:
       last = kills.run(folder, *arguments, '--resume')
       audit = ledger_audit.audit(folder / run_folder.LEDGER)
       statement = json.loads((folder / run_folder.PRIVACY).read_text())
-      # At the order that the statement is read at.
+      # At the Renyi order of the statement.
       spent = audit.runs[0].worst_epsilon
       # Of a run that did not follow its plan, the target is what is proven.
       target = statement['target_epsilon']
@@ -191,7 +192,7 @@ class Suite:
       )
 
   def unfinished(self) -> pathlib.Path:
-    """A copy of the original whose end is still to come."""
+    """Copies the original run without its end."""
     folder = self._new_folder()
     shutil.copytree(self.original, folder)
     (folder / run_folder.PRIVACY).unlink()
@@ -199,7 +200,7 @@ class Suite:
     return folder
 
   def damaged(self, fault: Fault) -> Row:
-    """A fault of the folder: resumes, mends if need be, and resumes."""
+    """Damages the folder, resumes, and if needed mends it and resumes again."""
     folder = self.unfinished()
     fault.do(folder)
     first = kills.run(folder, *_SHORT, '--resume')
@@ -216,7 +217,7 @@ class Suite:
     return self._row(fault.name, _WHERE, happened, folder, self.original)
 
   def refused(self, name: str, said: str, *changed: str) -> Row:
-    """--resume with other flags, of a run that goes on with its own."""
+    """Resumes a run with other flags, which is refused; then with its own."""
     folder = self.unfinished()
     before = _contents(folder)
     first = kills.run(folder, *_SHORT, *changed, '--resume')
@@ -238,7 +239,7 @@ class Suite:
     )
 
   def without_a_run(self) -> Row:
-    """--resume of a folder that is not there."""
+    """Resumes a folder that does not exist."""
     first = kills.run(self._new_folder(), *_SHORT, '--resume')
     return Row(
       'the folder is missing',
@@ -249,7 +250,7 @@ class Suite:
     )
 
   def finished(self) -> Row:
-    """--resume of a finished run."""
+    """Resumes a finished run."""
     before = _contents(self.original)
     done = kills.run(self.original, *_SHORT, '--resume')
     return Row(
@@ -261,7 +262,7 @@ class Suite:
     )
 
   def in_use(self) -> Row:
-    """Another process has the folder."""
+    """Resumes a run while another process uses the folder."""
     folder = self._new_folder()
     arguments = (*_SMALL, '--rounds=100000', '--theta=1')
     with self._started(folder, *arguments) as process:
@@ -277,7 +278,7 @@ class Suite:
     )
 
   def signalled(self, number: signal.Signals) -> Row:
-    """A polite request to end."""
+    """Interrupts a run by a signal that asks it to end."""
     folder, reference = self._new_folder(), self._new_folder()
     self._must_run(reference, *_LONG, _SEEDED)
     with self._started(folder, *_LONG, _SEEDED) as process:
@@ -299,7 +300,7 @@ class Suite:
   def _started(
     self, folder: pathlib.Path, *arguments: str
   ) -> Iterator[subprocess.Popen]:
-    """A run that has come to its second checkpoint."""
+    """Starts a run, and waits for its second checkpoint."""
     with subprocess.Popen(
       kills.command(folder, *arguments),
       stdin=subprocess.DEVNULL,
@@ -315,7 +316,7 @@ class Suite:
         process.kill()
 
   def full_disk(self, kilobytes: int) -> Row:
-    """The disk is full at some point, and has space again later."""
+    """Fills the disk at some point; later there is space again."""
 
     def try_it(disk: pathlib.Path) -> tuple[pathlib.Path, str, bool]:
       folder = disk / 'run'
@@ -334,7 +335,7 @@ class Suite:
     )
 
   def read_only_disk(self) -> Row:
-    """The disk of a run has become read-only."""
+    """Makes the disk of a run read-only."""
 
     def try_it(disk: pathlib.Path) -> tuple[pathlib.Path, str, bool]:
       folder = disk / 'run'
@@ -357,7 +358,7 @@ class Suite:
     options: str,
     try_it: Callable[[pathlib.Path], tuple[pathlib.Path, str, bool]],
   ) -> Row:
-    """On a file system of its own: (run's folder, what happened, one line)."""
+    """Runs on a new file system: (run's folder, what happened, one line)."""
     disk = self._folder / 'disk'
     disk.mkdir(exist_ok=True)
     try:

@@ -2,10 +2,11 @@
 
   python -m tools.faults --output_dir=results/faults
 
-Each fault befalls the real program on the embedded digits. Afterwards the same
-command with --resume must end with the model, the metrics and the ledger of an
-uninterrupted run, bit by bit. Full disks are file systems of their own: where
-none can be mounted, those rows say so. It takes 15 minutes on two cores.
+Each fault is applied to the real program on the embedded digits. Afterwards,
+the same command with --resume must end with the model, the metrics and the
+ledger of an uninterrupted run, bit for bit. For full disks, it mounts separate
+file systems; where it cannot, those rows say so. It takes 15 minutes on two
+cores.
 """
 
 import pathlib
@@ -32,7 +33,7 @@ def main() -> None:
   # They load TensorFlow.
   from tools import fault_cases, fault_report, fault_suite  # noqa: PLC0415
 
-  # A shell ignores it for what runs in the background, and so would the runs.
+  # A shell ignores SIGINT for background jobs, and the runs would inherit that.
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
   seed = random.randrange(2**32) if _SEED.value is None else _SEED.value

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 ROOTS = ('benchmarks', 'binaries', 'reproduction', 'tests', 'tools', 'tvdp_tf')
-# Programs in environments of their own.
+# Programs that run in separate environments.
 _STRANGERS = 'benchmarks/peers/'
 
 
@@ -25,7 +25,7 @@ class Module:
 
   @property
   def folder(self) -> str:
-    """Where the file lies."""
+    """The folder of the file."""
     return self.path.rpartition('/')[0]
 
 
@@ -67,10 +67,10 @@ class Repository:
     }
 
   def dependencies(self, module: Module) -> frozenset[Module]:
-    """The repository's modules that `module` imports itself."""
+    """The repository's modules that `module` imports directly."""
     found = (self._find(name) for name in module.imports)
     return frozenset(m for m in found if m is not None and m is not module)
 
   def _find(self, name: str) -> Module | None:
-    """`a.b.c` is that module, or a name defined in the package `a.b`."""
+    """Finds a module; `a.b.c` may also be a name in the package `a.b`."""
     return self._by_name.get(name) or self._by_name.get(name.rpartition('.')[0])

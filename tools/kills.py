@@ -1,4 +1,4 @@
-"""Kills a training run at random instants until it has come to its end."""
+"""Kills a training run at random times until it has finished."""
 
 import contextlib
 import pathlib
@@ -15,8 +15,8 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 300.0
 _POLL_S = 0.002
 
-# Where a kill may fall: before the first round of the process, in a round or
-# while it is saved, and after the last.
+# When a kill may happen: before the first round of the process, in a round or
+# while it is saved, and after the last round.
 PHASES = ('start', 'rounds', 'end')
 
 
@@ -26,10 +26,10 @@ class Kill(NamedTuple):
   Attributes:
     phase: One of `PHASES`.
     seconds: From the start of the process to its end.
-    returncode: -9 if it was killed, or its own if it was faster.
-    rounds_on_record: Records in the ledger then.
-    checkpoint: The number of the newest checkpoint then; 0 without one.
-    stderr: What it wrote there.
+    returncode: -9 if it was killed; its own exit code if it was faster.
+    rounds_on_record: Number of records in the ledger at the end.
+    checkpoint: Number of the newest checkpoint at the end; 0 without one.
+    stderr: Its standard error.
   """
 
   phase: str
@@ -41,7 +41,7 @@ class Kill(NamedTuple):
 
 
 def command(folder: pathlib.Path, *arguments: str) -> list[str]:
-  """The command line of `binaries/train.py`."""
+  """Returns the command line of `binaries/train.py`."""
   return [
     sys.executable,
     str(_ROOT / 'binaries' / 'train.py'),
@@ -54,7 +54,7 @@ def command(folder: pathlib.Path, *arguments: str) -> list[str]:
 def run(
   folder: pathlib.Path, *arguments: str, **kwargs
 ) -> subprocess.CompletedProcess:
-  """Runs the program to its end; text in `stdout` and `stderr`."""
+  """Runs the program to its end; `stdout` and `stderr` are text."""
   return subprocess.run(
     command(folder, *arguments),
     capture_output=True,
@@ -67,7 +67,7 @@ def run(
 
 
 def rounds_on_record(folder: pathlib.Path) -> int:
-  """How many records a run's own ledger has, torn ones excluded."""
+  """Counts the records in a run's own ledger, except incomplete ones."""
   try:
     lines = (folder / run_folder.LEDGER).read_bytes().count(b'\n')
   except FileNotFoundError:
@@ -76,7 +76,7 @@ def rounds_on_record(folder: pathlib.Path) -> int:
 
 
 def newest_checkpoint(folder: pathlib.Path) -> int:
-  """The number of rounds of a run's newest checkpoint; 0 without one."""
+  """Returns the round number of a run's newest checkpoint; 0 without one."""
   names = [
     path.name.removeprefix('round_')
     for path in (folder / run_folder.CHECKPOINTS).glob('round_*')
@@ -85,25 +85,25 @@ def newest_checkpoint(folder: pathlib.Path) -> int:
 
 
 class Killer:
-  """Kills a program at instants that a random number generator chooses."""
+  """Kills a program at random times."""
 
   def __init__(self, rng: random.Random, arguments: Sequence[str], rounds: int):
     """Takes the program's arguments.
 
     Args:
-      rng: Where the instants come from.
-      arguments: Of the program, without folder and --resume.
-      rounds: How many rounds the run has at the most.
+      rng: Draws the times.
+      arguments: The program's arguments, without folder and --resume.
+      rounds: The run's maximum number of rounds.
     """
     self._rng = rng
     self._arguments = list(arguments)
     self._rounds = rounds
 
   def kill(self, folder: pathlib.Path, phase: str) -> Kill:
-    """Starts or resumes the run, and kills it in a phase, if it is not faster.
+    """Starts or resumes the run, and kills it in a phase unless it is faster.
 
     Args:
-      folder: The run's folder; without it the run is started.
+      folder: The run's folder; if it does not exist, the run is started.
       phase: One of `PHASES`.
     """
     arguments = [*self._arguments, *(['--resume'] if folder.exists() else [])]
@@ -162,10 +162,10 @@ class Killer:
     """Kills the run once in each of the phases, then lets it finish.
 
     Returns:
-      Every start of the program; the last was not killed.
+      Every start of the program; the last one was not killed.
 
     Raises:
-      RuntimeError: If it fails by itself, with what it says.
+      RuntimeError: If the program fails itself, with its output.
     """
     kills = []
     for phase in phases:

@@ -1,6 +1,7 @@
-"""The mutants of `tools.mutants`: what is broken, and which tests see it.
+"""The mutants of `tools.mutants`: what is broken, and which tests notice it.
 
-A change is given by the text before it, which stands in its file just once.
+A change is given by the text that it replaces, which must occur exactly once in
+its file.
 """
 
 from typing import NamedTuple
@@ -16,10 +17,10 @@ class Mutant(NamedTuple):
   """One change to one file.
 
   Attributes:
-    path: The file, from the root.
-    before: Text that stands in it just once.
-    after: What takes its place.
-    tests: Arguments of pytest: tests of which one should fail.
+    path: The file, relative to the root.
+    before: Text that occurs in it exactly once.
+    after: The replacement.
+    tests: Arguments of pytest; at least one of these tests should fail.
   """
 
   path: str
@@ -29,10 +30,10 @@ class Mutant(NamedTuple):
 
 
 def mutated(mutant: Mutant, text: str) -> str:
-  """The text of a file with the change.
+  """Applies the change to the text of a file.
 
   Raises:
-    ValueError: If what is to be changed does not stand in it just once.
+    ValueError: If the text to replace does not occur exactly once.
   """
   count = text.count(mutant.before)
   if count != 1:

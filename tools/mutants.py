@@ -1,13 +1,12 @@
-"""Breaks each line that carries the guarantee, and sees whether a test notices.
+"""Breaks each line that the guarantee depends on, to see if a test notices.
 
   python -m tools.mutants --output_dir=results/mutants
 
-Every mutant is a copy of the code with one change that takes something from the
-guarantee: a norm without its square root, a filter that lets all pass. The
-tests named with it are run on the copy; a mutant that they do not notice has
+Every mutant is a copy of the code with one change that weakens the guarantee,
+such as a norm without its square root, or a filter that lets everything pass.
+Its tests are run on the copy. If they do not notice the mutant, it has
 survived, and the exit code is 1. It takes half an hour on two cores. With
-`--only` or `--new`, the results of the other mutants that the folder holds are
-kept.
+`--only` or `--new`, the folder's results of the other mutants are kept.
 """
 
 import concurrent.futures
@@ -54,15 +53,15 @@ _SECONDS = 600
 
 
 class Result(NamedTuple):
-  """What became of a mutant.
+  """The outcome of a mutant.
 
   Attributes:
     path: The file that was changed.
-    before: What was in it.
-    after: What took its place.
+    before: The original text.
+    after: The replacement.
     noticed: Whether a test failed.
-    noticed_by: The first test that did.
-    seconds: How long that took.
+    noticed_by: The first test that failed.
+    seconds: The duration of the tests.
   """
 
   path: str
@@ -101,7 +100,7 @@ def run(mutant: mutant_cases.Mutant) -> Result:
       '-p',
       'no:cacheprovider',
     ]
-    # As `make test`: what it leaves out must not be what notices.
+    # Like `make test`: a test that it leaves out must not be the one to notice.
     command += ['-m', 'not long', '--no-header', '--tb=no', *mutant.tests]
     try:
       done = subprocess.run(
@@ -120,7 +119,7 @@ def run(mutant: mutant_cases.Mutant) -> Result:
       ]
       noticed = done.returncode == 1
       by = failed[0] if failed else ''
-      # 5: they are all long.
+      # 5: all tests are long.
       if done.returncode not in (0, 1, 5):
         raise errors.TrainingFailedError(
           f'pytest ended with {done.returncode}: {done.stdout[-300:]!r}'
@@ -131,12 +130,12 @@ def run(mutant: mutant_cases.Mutant) -> Result:
   return Result(mutant.path, mutant.before, mutant.after, noticed, by, seconds)
 
 
-# A mutant's path, before and after.
+# A mutant's (path, before, after).
 _Key = tuple[str, str, str]
 
 
 def _earlier(folder: pathlib.Path) -> dict[_Key, Result]:
-  """The results that the folder holds."""
+  """Reads the results in the folder."""
   path = folder / 'mutants.csv'
   found: dict[_Key, Result] = {}
   if path.exists():
@@ -153,7 +152,7 @@ def _earlier(folder: pathlib.Path) -> dict[_Key, Result]:
 
 
 def _with_earlier(results: list[Result], folder: pathlib.Path) -> list[Result]:
-  """Results of all mutants: these, and of the others those in the folder."""
+  """Returns all results: these, and the folder's for the other mutants."""
   found = _earlier(folder)
   found |= {result[:3]: result for result in results}
   keys = (mutant[:3] for mutant in mutant_cases.MUTANTS)
@@ -194,7 +193,7 @@ def main() -> None:
   """Runs all mutants.
 
   Raises:
-    TrainingFailedError: If one survives.
+    TrainingFailedError: If a mutant survives.
   """
   folder = pathlib.Path(_OUTPUT_DIR.value)
   known = {key for key, row in _earlier(folder).items() if row.noticed}

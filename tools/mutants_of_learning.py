@@ -1,10 +1,10 @@
 """Mutants of `tvdp_tf/learning`; `tools.mutant_cases` has the others.
 
-What keeps an example to itself, its gradient in the ball and the noise as it
-is accounted for.
+They concern the code that isolates examples, that bounds their gradients, and
+that draws the noise as it is accounted for.
 """
 
-# A file, tests of which one should fail, and changes: (text before, after).
+# (file, tests of which one should fail, changes: (text before, after)).
 Case = tuple[str, tuple[str, ...], *tuple[tuple[str, str], ...]]
 
 LEARNING = 'tests/learning/'
@@ -14,7 +14,7 @@ CLIPPING = (
   f'{LEARNING}hostile_models_test.py',
   f'{LEARNING}clipping_arithmetic_test.py',
 )
-# The quick ones first: the first that fails ends the run.
+# Quick tests first, because the first failure ends the run.
 LIST = (f'{LEARNING}ghost_list_test.py',)
 VIEWS = f'{LEARNING}views_test.py'
 _ZOO = (f'{LEARNING}hostile_models_test.py',)
@@ -225,7 +225,7 @@ CASES: list[Case] = [
       'return _traced_draw(noise_key, size, tf.cast(0, tf.int64))',
     ),
   ),
-  # What oneDNN's kernels mix.
+  # Data that oneDNN's kernels mix.
   (
     'tvdp_tf/learning/onednn.py',
     (f'{LEARNING}keras3_test.py', _ONEDNN),
@@ -308,7 +308,7 @@ CASES: list[Case] = [
       'factor = 2',
     ),
   ),
-  # What fails, or is mixed, by what an example holds.
+  # Failures, or mixing, that depend on the content of an example.
   (
     'tvdp_tf/learning/failing_ops.py',
     _FAILING,
@@ -336,7 +336,7 @@ CASES: list[Case] = [
       'min(value.low for value in values)',
       'max(value.low for value in values)',
     ),
-    # Who depends on an example, and what is done with it.
+    # What depends on an example, and how it is used.
     (
       'private = private and node.op not in _OF_SHAPES',
       'private = False',

@@ -2,8 +2,8 @@
 
   python -m tools.notebooks FOLDER
 
-Needs nbclient and ipykernel: `make docs` has an environment with them. The
-notebooks themselves stay as they are; those with outputs are in FOLDER.
+It needs nbclient and ipykernel: `make docs` has an environment with them. The
+notebooks themselves are not changed; copies with outputs are written to FOLDER.
 """
 
 import os
@@ -26,11 +26,11 @@ def execute(source: pathlib.Path, output: pathlib.Path) -> None:
 
   Args:
     source: The notebook.
-    output: Where it is written, with outputs.
+    output: Where to write the notebook with outputs.
 
   Raises:
     CellExecutionError: If a cell fails.
-    ValueError: If an output names the folder of the checkout.
+    ValueError: If an output contains the path of the checkout.
   """
   notebook = nbformat.read(source, as_version=4)
   with tempfile.TemporaryDirectory() as folder:
@@ -48,9 +48,9 @@ def execute(source: pathlib.Path, output: pathlib.Path) -> None:
 
 def main() -> None:
   """Executes all of them, one after the other."""
-  # Of TensorFlow, in the kernel: no lines about what this machine lacks.
+  # Hides TensorFlow's lines about missing hardware in the kernel.
   _environment.set_defaults()
-  # Of tqdm, about widgets that the environment has not.
+  # Hides tqdm's warning about missing widgets.
   os.environ.setdefault('PYTHONWARNINGS', 'ignore:IProgress not found')
   folder = pathlib.Path(sys.argv[1])
   sources = sorted((site_pages.ROOT / site_pages.NOTEBOOKS).glob('*.ipynb'))

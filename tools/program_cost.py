@@ -1,9 +1,9 @@
-"""What a round of train.py costs, beside its runtime's own round.
+"""Measures the cost of a round of train.py, compared to its runtime's round.
 
   python -m tools.program_cost --data_dir=DIR
 
-On MNIST, under two mechanisms: `tools.program_cost_suite` has how. It takes two
-minutes on two cores.
+It trains on MNIST, with two mechanisms; see `tools.program_cost_suite`. It
+takes two minutes on two cores.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ _BLOCKS = flags.DEFINE_integer(
 
 
 def main() -> None:
-  """Measures, and writes what was measured."""
+  """Measures the costs, and writes the results."""
   with program.importing():
     from tools import program_cost_suite  # noqa: PLC0415
     from tvdp_tf import runtimes  # noqa: PLC0415

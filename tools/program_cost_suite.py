@@ -1,10 +1,10 @@
-"""What a round of a whole training costs, beside its runtime's own round.
+"""Measures a round of a whole training, compared to its runtime's own round.
 
-With every default of `train.py` on (the ledger, a checkpoint a round,
-evaluation, metrics, TensorBoard, the bar), 100 users of whom 10 take part, five
-local steps. Blocks of rounds of the training take turns with as many of the
-same process, with the same cohorts' data and nothing around them, so that what
-else the machine does falls on both.
+The training uses all defaults of `train.py` (the ledger, a checkpoint per
+round, evaluation, metrics, TensorBoard, the bar), with 100 users of whom 10
+take part, and five local steps. Blocks of its rounds alternate with as many
+rounds of the bare process, with the same cohorts' data, so that other load on
+the machine affects both.
 """
 
 import dataclasses
@@ -18,22 +18,23 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-_ROUNDS = 10  # Of a block.
-# Until the functions that are traced for the cohort's shapes are there.
+_ROUNDS = 10  # Per block.
+# Until the functions for the cohort's shapes have been traced.
 _WARM_UP = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-  """Seconds of a round in the mean of a block, and of an evaluation.
+  """Mean seconds per round of a block, and of an evaluation.
 
   Attributes:
     whole: Of the training, from the start of one round to that of the next.
     alone: Of `process.next` with the same cohorts.
-    whole_cpu: Of all cores together.
-    alone_cpu: The same of `process.next`.
-    syncs: In which the training waits for the disk, in `fsync`.
-    evaluation: Of the model on the test set, with nothing beside it.
+    whole_cpu: CPU seconds of `whole`, of all cores together.
+    alone_cpu: CPU seconds of `alone`, of all cores together.
+    syncs: Seconds in which the training waits for the disk, in `fsync`.
+    evaluation: Of evaluating the model on the test set, with nothing else
+      running.
   """
 
   whole: float
@@ -45,7 +46,7 @@ class Block:
 
 
 class _Watch:
-  """Seconds since it was made: by the clock, and of all cores together."""
+  """Measures wall-clock seconds, and CPU seconds of all cores."""
 
   def __init__(self):
     self._now = time.perf_counter(), time.process_time()
@@ -56,7 +57,7 @@ class _Watch:
 
 
 class _Clock:
-  """Takes the time of the rounds of a training."""
+  """Measures the rounds of a training."""
 
   def __init__(self):
     from tvdp_tf.learning import evaluation  # noqa: PLC0415
@@ -67,14 +68,14 @@ class _Clock:
     self._watch = _Watch()
     self._syncs = 0.0
     self._evaluated: tuple[Any, ...] = ()
-    # Held by an evaluation: the last one of a block belongs to it.
+    # Held during an evaluation: the last one of a block belongs to the block.
     self._evaluating = threading.Lock()
     self._run = rounds.Rounds.run
     self._evaluate = evaluation.Evaluator.evaluate
     self._fsync = os.fsync
 
   def run(self, rounds: Any, *arguments: Any) -> Any:
-    """`Rounds.run`; before it, the end of a block."""
+    """Replaces `Rounds.run`; first ends the block, if it is complete."""
     if rounds.completed >= _WARM_UP:
       if len(self._calls) == _ROUNDS:
         with self._evaluating:
@@ -109,13 +110,13 @@ class _Clock:
     )
 
   def evaluate(self, *arguments: Any) -> tuple[float, float]:
-    """`Evaluator.evaluate`."""
+    """Replaces `Evaluator.evaluate`."""
     self._evaluated = arguments
     with self._evaluating:
       return self._evaluate(*arguments)
 
   def fsync(self, descriptor: int) -> None:
-    """`os.fsync`."""
+    """Replaces `os.fsync`."""
     watch = _Watch()
     self._fsync(descriptor)
     self._syncs += watch.read()[0]
@@ -124,7 +125,7 @@ class _Clock:
 def measure(
   mechanism: str, dataset: str, data_dir: str | None, blocks: int
 ) -> list[Block]:
-  """The blocks of a training under a mechanism."""
+  """Measures the blocks of a training with a mechanism."""
   from tvdp_tf.learning import evaluation  # noqa: PLC0415
   from tvdp_tf.training import rounds  # noqa: PLC0415
   from tvdp_tf.training import settings as settings_lib  # noqa: PLC0415
@@ -142,7 +143,7 @@ def measure(
   )
   clock = _Clock()
 
-  # As functions: a method would not be given the object that it is called on.
+  # Functions, because a method would not receive the object it is called on.
   def run(*arguments):
     return clock.run(*arguments)
 
@@ -166,7 +167,7 @@ def _median(values: Sequence[float], digits: int = 1) -> str:
 def write(
   measured: dict[str, list[Block]], dataset: str, folder: pathlib.Path
 ) -> None:
-  """Writes rounds.csv and README.md to a folder, which it makes."""
+  """Creates a folder with rounds.csv and README.md."""
   from tvdp_tf.output import files, layout, machine  # noqa: PLC0415
 
   folder.mkdir(parents=True, exist_ok=True)

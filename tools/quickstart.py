@@ -1,12 +1,12 @@
-"""From nothing to a private model with a statement: lines and seconds, by tool.
+"""Measures lines and seconds from nothing to a private model, by tool.
 
   python -m tools.quickstart --output_dir=results/quickstart
 
-For each tool an environment is made anew, without pip's cache, from the pins in
-`benchmarks/peers/<tool>/requirements.txt` or our lock. Then
+For each tool, a new environment is created, without pip's cache, from the pins
+in `benchmarks/peers/<tool>/requirements.txt` or our lock. Then
 `benchmarks/peers/<tool>/quickstart.py` trains a linear model of scikit-learn's
-digits at about epsilon = 3, and prints what the tool itself says of privacy. It
-needs `make install`, and some minutes.
+digits at about epsilon = 3, and prints what the tool itself says about privacy.
+It needs `make install`, and takes some minutes.
 """
 
 import pathlib
@@ -33,7 +33,7 @@ _PYTHON = flags.DEFINE_string(
 
 
 def main() -> None:
-  """Measures, and writes what was measured."""
+  """Measures all tools, and writes the results."""
   import numpy as np  # noqa: PLC0415
   from sklearn import datasets  # noqa: PLC0415
 

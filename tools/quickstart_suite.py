@@ -1,4 +1,4 @@
-"""What a private model costs with a tool: measured and written down."""
+"""Measures what a private model costs with a tool, and writes the results."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from tvdp_tf import errors
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS = 'tvdp_tf'
-# What each of them protects in its program, in words, by tool.
+# Tool -> a description of what its program protects.
 PROTECTS = {
   OURS: 'an example, from a server that sees sums',
   'tff': 'a user',
@@ -32,16 +32,16 @@ COLUMNS = (
 
 
 def count_lines(path: pathlib.Path) -> int:
-  """The lines of a program that are neither empty nor its docstring."""
+  """Counts the lines of a program, without empty ones and its docstring."""
   _, _, code = path.read_text(encoding='utf-8').partition('"""\n')
   return sum(bool(line.strip()) for line in code.splitlines())
 
 
 def parse(printed: str) -> tuple[str, float]:
-  """What a program printed: the statement, and the accuracy.
+  """Parses what a program printed: the statement, and the accuracy.
 
   Raises:
-    ValueError: If it printed no such things.
+    ValueError: If it did not print these.
   """
   found = re.search(r'statement: (.*)\naccuracy: (\S+)', printed, re.DOTALL)
   if found is None:
@@ -50,12 +50,12 @@ def parse(printed: str) -> tuple[str, float]:
 
 
 def run(command: list[str], cwd: pathlib.Path, **environment: str) -> str:
-  """What a program prints; what it leaves running is ended.
+  """Runs a program, returns its output, and ends processes it leaves behind.
 
   Raises:
     TvdpError: If it fails.
   """
-  # Not through a pipe: what a program leaves behind may keep it open.
+  # Not through a pipe, which leftover processes may keep open.
   with tempfile.TemporaryFile('w+') as printed:
     process = subprocess.Popen(
       command,
@@ -76,7 +76,7 @@ def run(command: list[str], cwd: pathlib.Path, **environment: str) -> str:
 
 
 def measure(tool: str, python: str, digits: pathlib.Path) -> dict[str, Any]:
-  """Installs a tool and runs its program: a row of the table."""
+  """Installs a tool and runs its program; returns a row of the table."""
   started = time.monotonic()
   if tool == OURS:
     environment = _ROOT / '.venv-quickstart'

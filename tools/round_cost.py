@@ -1,10 +1,11 @@
-"""What a round costs under each mechanism, with either noise.
+"""Measures the cost of a round under each mechanism, with either noise.
 
   python -m tools.round_cost --output_dir=results/round_cost
 
-Ten clients of 600 generated examples of 28 x 28 pixels, five local steps, on
-the compiled runtime of a CPU. The rounds of all kinds take turns, so that what
-else the machine does falls on all of them. It takes two minutes on two cores.
+There are ten clients with 600 generated examples of 28 x 28 pixels and five
+local steps, on the compiled runtime of a CPU. The rounds of all kinds take
+turns, so that other load on the machine affects all of them. It takes two
+minutes on two cores.
 """
 
 import pathlib
@@ -29,7 +30,7 @@ _WARM_UP = 4
 
 
 def _kinds() -> dict[str, Any]:
-  """The mechanisms, by what they are called in the table."""
+  """Returns the mechanisms by their names in the table."""
   from tvdp_tf import mechanisms, privacy  # noqa: PLC0415
 
   multipliers = privacy.GeometricSchedule(0.95, 10_000, 3.0)
@@ -46,7 +47,7 @@ def _kinds() -> dict[str, Any]:
 
 
 def _rounds(mechanism: Any) -> Callable[[], None]:
-  """What runs one round more of a process of its own."""
+  """Returns a function that runs one more round of a separate process."""
   import numpy as np  # noqa: PLC0415
 
   from tvdp_tf import federated  # noqa: PLC0415
@@ -87,7 +88,7 @@ def _rounds(mechanism: Any) -> Callable[[], None]:
 def measure(
   rounds: int, wanted: Collection[str] = ()
 ) -> dict[str, list[float]]:
-  """Seconds of so many rounds of each kind, or of those wanted."""
+  """Measures the seconds of rounds of each kind, or only of those wanted."""
   from tvdp_tf import runtimes  # noqa: PLC0415
 
   with runtimes.compiled_runtime('cpu'):
@@ -136,7 +137,7 @@ def _write(seconds: dict[str, list[float]], folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-  """Measures, and writes what was measured."""
+  """Measures the costs, and writes the results."""
   from tvdp_tf import runtimes  # noqa: PLC0415
 
   runtimes.configure('cpu', _CLIENTS)  # As train.py does for `gradient`.

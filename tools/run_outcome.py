@@ -1,4 +1,4 @@
-"""What came out of a run: to be compared with another's, bit by bit."""
+"""The outcome of a run, to be compared with another's, bit for bit."""
 
 import csv
 import pathlib
@@ -14,12 +14,12 @@ _VARIABLE = '/.ATTRIBUTES/VARIABLE_VALUE'
 
 
 class Outcome(NamedTuple):
-  """What must not depend on whether a run was interrupted.
+  """The results that must not depend on whether a run was interrupted.
 
   Attributes:
     metrics: The rows of `metrics.csv`, without their seconds.
     weights: The exported model's tensors as bytes, by name.
-    epsilons: What each client has spent, by the ledger alone.
+    epsilons: What each client has spent, computed from the ledger only.
     participations: How often each client was charged.
     rounds: The number of different rounds on record.
   """
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
   rounds: int
 
   def differences(self, other: 'Outcome') -> list[str]:
-    """The names of the attributes that differ."""
+    """Returns the names of the attributes that differ."""
     return [
       name
       for name, mine, its in zip(self._fields, self, other, strict=True)
@@ -44,7 +44,7 @@ def read(folder: pathlib.Path) -> Outcome:
   with open(folder / run_folder.METRICS, newline='', encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
   for row in rows:
-    row.pop('seconds', None)  # Not with secret sampling.
+    row.pop('seconds', None)  # Absent with secret sampling.
   variables = tf.train.load_checkpoint(
     str(folder / run_folder.MODEL / 'variables' / 'variables')
   )

@@ -1,4 +1,4 @@
-"""A hundred thousand users on the disk: memory, and the time of a round.
+"""Trains on 100,000 users on disk; measures memory and the time of a round.
 
   python -m tools.scale --minutes=60 --output_dir=results/scale
 
@@ -20,7 +20,7 @@ _USERS_PER_ROUND = flags.DEFINE_integer('users_per_round', 1000, 'K.', 1)
 
 
 def main() -> None:
-  """Trains."""
+  """Runs the training."""
   from tools import scale_suite  # noqa: PLC0415
 
   scale_suite.run(

@@ -1,11 +1,11 @@
-"""Training of very many users on the disk: memory, and the time of a round.
+"""Training on very many users on disk: memory, and the time of a round.
 
 `run` writes made-up images of 28 x 28 pixels, 60 for each user, and starts
-`binaries/train.py` on them: mechanism `gradient`, with ledger,
-checkpoint and evaluation. It takes the rounds' seconds from
-metrics.csv, samples the memory of the process from outside, and stops it after
-the minutes. Beside it: the same rounds of a few users who are in memory, which
-is what a round takes without the disk.
+`binaries/train.py` on them, with mechanism `gradient`, ledger, checkpoint and
+evaluation. It takes the rounds' seconds from metrics.csv, samples the memory of
+the process from outside, and stops it after the given time. For comparison, it
+runs the same rounds with a few users in memory, which shows what a round takes
+without the disk.
 """
 
 import csv
@@ -22,15 +22,15 @@ import numpy as np
 
 from tvdp_tf import errors
 
-# Of each user.
+# Per user.
 EXAMPLES = 60
 _CLASSES = 10
 _SECONDS_BETWEEN = 2.0
-# Of more than a day.
+# Enough for more than a day.
 _MOST_ROUNDS = 20_000
-# Rounds from memory, and how many of them are not counted.
+# Number of rounds from memory, and how many of them are not counted.
 _ROUNDS_IN_MEMORY, _WARM_UP = 12, 2
-# A data set that `--import` makes known: the files' users, in memory.
+# A data set for `--import`: the files' users, in memory.
 _IN_MEMORY = """
 import dataclasses
 
@@ -51,7 +51,7 @@ _TRAIN = pathlib.Path(__file__).parents[1] / 'binaries' / 'train.py'
 
 
 def write_users(folder: pathlib.Path, users: int) -> None:
-  """Files of made-up images for so many users (`tvdp_tf.learning.on_disk`)."""
+  """Writes files of made-up images for users (`tvdp_tf.learning.on_disk`)."""
   rng = np.random.default_rng(0)
   prototypes = rng.integers(0, 200, [_CLASSES, 28, 28, 1]).astype(np.uint8)
 
@@ -96,7 +96,7 @@ def _command(
 
 
 def anonymous_mib(pid: int) -> float:
-  """Memory of a process that no file backs, MiB; 0 when it has ended."""
+  """Returns a process's anonymous memory, MiB; 0 when it has ended."""
   try:
     status = pathlib.Path(f'/proc/{pid}/status').read_text()
   except OSError:
@@ -108,7 +108,7 @@ def anonymous_mib(pid: int) -> float:
 
 
 def rounds_of(run: pathlib.Path) -> list[float]:
-  """Seconds of the rounds of a run folder so far."""
+  """Returns the seconds of the rounds in a run folder so far."""
   path = run / 'metrics.csv'
   if not path.exists():
     return []
@@ -119,7 +119,7 @@ def rounds_of(run: pathlib.Path) -> list[float]:
 def _watch(
   command: list[str], run: pathlib.Path, seconds: float, modules: pathlib.Path
 ) -> list[tuple[float, int, float]]:
-  """(seconds, rounds, MiB) while a training runs, which is then stopped."""
+  """Samples (seconds, rounds, MiB) of a training, which is then stopped."""
   with tempfile.TemporaryFile('w+') as output:
     # The checkout's own modules, and those that are imported.
     root = str(_TRAIN.parents[1])
@@ -151,7 +151,7 @@ def _watch(
 
 
 def slope_kib(samples: list[tuple[float, int, float]]) -> float:
-  """KiB a round, of the second half: the median slope of all pairs."""
+  """Returns KiB per round in the second half: the median slope of all pairs."""
   half = [s for s in samples if s[1] >= max(s[1] for s in samples) / 2]
   slopes = [
     1024 * (later[2] - sooner[2]) / (later[1] - sooner[1])
@@ -210,13 +210,13 @@ def _write(
 def run(
   folder: pathlib.Path, users: int, users_per_round: int, seconds: float
 ) -> None:
-  """Writes the users, trains, and writes what was seen.
+  """Writes the users, trains, and writes the results.
 
   Args:
-    folder: Where scale.csv, scale.png and README.md go.
+    folder: The folder for scale.csv, scale.png and README.md.
     users: U.
     users_per_round: K.
-    seconds: How long it trains from the disk.
+    seconds: How long to train from disk.
 
   Raises:
     TrainingFailedError: If the training fails.

@@ -1,15 +1,15 @@
-"""A round of `distributed` through Flower's SecAgg+, in one process.
+"""Runs a round of `distributed` through Flower's SecAgg+, in one process.
 
-The clients do what they do in training: the sum of clipped gradients, in steps
-of a grid, and a share of discrete Gaussian noise from ChaCha20. What carries
-the sum is the protocol, in Flower's own workflow and client mod, with a client
-that is lost after it has shared its keys.
+The clients do what they do in training: they compute the sum of clipped
+gradients, in steps of a grid, and add a share of discrete Gaussian noise from
+ChaCha20. The protocol computes the sum, in Flower's own workflow and client
+mod, with a client that is lost after it has shared its keys.
 
-The grid is coarser than in training: Flower's vectors have 32 bits. Its
-quantization is a shift by half of a range here, which is checked: nothing is
-rounded or cut off after the noise.
+The grid is coarser than in training, because Flower's vectors have 32 bits.
+Here, its quantization is a shift by half of a range, which is checked: nothing
+is rounded or cut off after the noise.
 
-In an environment of its own: `make check-secagg`.
+It runs in a separate environment: `make check-secagg`.
 """
 
 import dataclasses
@@ -61,23 +61,24 @@ from tvdp_tf.training import settings as settings_lib
 # Standard deviation of a share, in steps of the coarse grid.
 COARSE_STDDEV = 2**20
 _COARSER = noise_distance.GRID_STDDEV // COARSE_STDDEV
-# Of Flower's vectors, and what a client's integers are within.
+# Modulus of Flower's vectors, and the range of a client's integers.
 MODULUS = 2**32
 RANGE = 2**29
 _RUN = 1
 
 
 def coarse_noise(noise_key: np.ndarray, size: int) -> np.ndarray:
-  """Integers from N_Z(0, `COARSE_STDDEV`^2), int64 [size].
+  """Draws integers from N_Z(0, `COARSE_STDDEV`^2), int64 [size].
 
-  Draws from N_Z(0, 2^62) that are multiples of 2^k, divided by it: of these
-  P(n) is proportional to exp(-(2^k n)^2 / 2^63), which is the discrete Gaussian
-  of a standard deviation 2^k times smaller. One draw in 2^k is one, so that
-  `DISTANCE_FROM_DISCRETE` grows by that factor, and a bit.
+  It takes draws from N_Z(0, 2^62) that are multiples of 2^k, and divides them
+  by 2^k. For these, P(n) is proportional to exp(-(2^k n)^2 / 2^63), which is
+  the discrete Gaussian with a standard deviation 2^k times smaller. One draw in
+  2^k is such a multiple, so `DISTANCE_FROM_DISCRETE` grows by slightly more
+  than that factor.
 
   Args:
     noise_key: int64 [2].
-    size: How many.
+    size: Number of integers.
   """
   found = np.zeros([0], np.int64)
   release = 0
@@ -95,8 +96,9 @@ class Steps:
 
   Attributes:
     plan: The calibrated mechanism.
-    share_stddev: Of a client's share of the noise, in the unit of gradients.
-    step: Of the coarse grid.
+    share_stddev: Standard deviation of a client's share of the noise, in the
+      unit of gradients.
+    step: Step of the coarse grid.
   """
 
   def __init__(self, settings: settings_lib.TrainingSettings):
@@ -109,8 +111,8 @@ class Steps:
       mechanism.schedule.stddev(1), sensitivity, mechanism.honest_clients
     )
     self.step = self.share_stddev / COARSE_STDDEV
-    # As the mechanism has it for its own grid: a clip a bit shorter makes room
-    # for the rounding of two neighbours.
+    # Like the mechanism for its own grid: a slightly smaller clip makes room
+    # for the rounding of two neighboring data sets.
     self._clip = mechanism.l2_norm_clip * (1 - 2.0**-12)
     room = 2.0**-12 * sensitivity
     if math.sqrt(self.fed.num_parameters) * self.step > room:
@@ -131,7 +133,7 @@ class Steps:
   def integers(
     self, weights: Sequence[np.ndarray], user: int, noise_key: np.ndarray
   ) -> np.ndarray:
-    """What a client hands to the protocol, int64 [parameters]."""
+    """Returns what a client passes to the protocol, int64 [parameters]."""
     summed = client_work.clipped_sum(self._model, self._clip)
     features, labels = map(tf.constant, self.fed.user_data(user))
     totals = clipping.gradient_sum(
@@ -143,7 +145,7 @@ class Steps:
     )
     steps = np.concatenate(
       [
-        # `nearest` is for the fine grid of a standard deviation.
+        # `nearest` uses the fine grid of a standard deviation.
         np.ravel(noise.nearest(total, self.share_stddev * _COARSER))
         for total in totals
       ]
@@ -152,7 +154,7 @@ class Steps:
 
 
 class Client(NumPyClient):
-  """Uploads integers, of which Flower's quantization must be a shift."""
+  """Uploads integers; Flower's quantization must only shift them."""
 
   def __init__(self, steps: Steps, user: int, uploads: dict[int, np.ndarray]):
     self._steps, self._user, self._uploads = steps, user, uploads
@@ -167,15 +169,15 @@ class Client(NumPyClient):
     if not np.array_equal(shifted.astype(np.int64), upload + RANGE // 2):
       raise ValueError("Flower's quantization has changed an integer")
     self._uploads[self._user] = upload
-    # A weight of 1, of at most 1: the product with it is exact.
+    # A weight of 1, out of at most 1, so that the product with it is exact.
     return [exact], 1, {}
 
 
 class _InProcess(Driver):
-  """Hands messages to clients' apps, and loses some clients.
+  """Passes messages to clients' apps, and loses some clients.
 
   Attributes:
-    masked: What each client sent in the place of its vector.
+    masked: What each client sent in place of its vector.
   """
 
   def __init__(self, apps: dict[int, ClientApp], lost: frozenset[int]):
@@ -217,16 +219,16 @@ class _InProcess(Driver):
     node = message.metadata.dst_node_id
     stage = message.content.configs_records[RECORD_KEY_CONFIGS][Key.STAGE]
     stages = Stage.all()
-    # It has shared its keys; its vector never comes, nor anything after it.
+    # It has shared its keys, but its vector never comes, nor anything later.
     late = stages.index(stage) >= stages.index(Stage.COLLECT_MASKED_VECTORS)
     if node in self._lost and late:
       return message.create_error_reply(Error(0, 'lost'))
-    # As it would arrive: a client changes what it gets.
+    # A copy, as it would arrive, because a client changes what it gets.
     arrived = serde.message_from_proto(serde.message_to_proto(message))
     reply = self._apps[node](arrived, self._contexts[node])
     record = reply.content.configs_records[RECORD_KEY_CONFIGS]
     if Key.MASKED_PARAMETERS in record:
-      # The first one is its weight.
+      # The first array is its weight.
       _, vector = map(bytes_to_ndarray, record[Key.MASKED_PARAMETERS])
       self.masked[node] = vector
     return reply
@@ -242,7 +244,7 @@ class _Sum(FedAvg):
   total: np.ndarray | None = None
 
   def aggregate_fit(self, server_round, results, failures):
-    # To each survivor's result the workflow gives the mean.
+    # The workflow sets each survivor's result to the mean.
     (mean,) = parameters_to_ndarrays(results[0][1].parameters)
     self.total = np.rint(mean * len(results)).astype(np.int64)
     return super().aggregate_fit(server_round, results, failures)
@@ -250,12 +252,12 @@ class _Sum(FedAvg):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What came of a round.
+  """The outcome of a round.
 
   Attributes:
-    total: The sum that the server has decoded, int64; None if the protocol gave
-      none.
-    uploads: User -> its integers, of those who got as far.
+    total: The sum that the server has decoded, int64; None if the protocol
+      failed.
+    uploads: User -> its integers, for those that got that far.
     masked: User -> what the server saw of it.
   """
 
@@ -265,11 +267,11 @@ class Outcome:
 
 
 def run(steps: Steps, lost: frozenset[int] = frozenset()) -> Outcome:
-  """Runs a round; a user is a node, numbered from 1 there.
+  """Runs a round; users are nodes, which are numbered from 1.
 
   Args:
     steps: The client step.
-    lost: The users who are lost after they have shared their keys.
+    lost: The users that are lost after they have shared their keys.
   """
   settings = steps.plan.settings
   uploads: dict[int, np.ndarray] = {}
@@ -302,7 +304,7 @@ def run(steps: Steps, lost: frozenset[int] = frozenset()) -> Outcome:
   )
   SecAggPlusWorkflow(
     num_shares=settings.users,
-    # No sum of fewer than the mechanism counts on.
+    # No sum of fewer clients than the mechanism requires.
     reconstruction_threshold=settings.users - settings.dropouts,
     max_weight=1.0,
     clipping_range=RANGE / 2,

@@ -10,12 +10,12 @@ from mkdocs.structure.pages import Page
 from tools import site_pages
 
 _LOG = logging.getLogger('mkdocs.hooks.site')
-# The file of each page, by its place in the site.
+# Place in the site -> the file of the page.
 _paths: dict[str, str] = {}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-  """Adds notebooks as pages, and what pages link to outside of docs/."""
+  """Adds notebooks, and files outside of docs/ that pages link to."""
   for path in site_pages.closure():
     uri = site_pages.site_uri(path)
     if not site_pages.is_page(path):
@@ -40,6 +40,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(
   markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-  """Makes the links of a checkout those of the site."""
+  """Converts the links of a checkout to those of the site."""
   del config, files
   return site_pages.rewritten(markdown, _paths[page.file.src_uri])

@@ -1,4 +1,4 @@
-"""What the pages of the site are, and where their links go.
+"""The pages of the site, and the targets of their links.
 
 Links in docs/ are those of a checkout, as GitHub shows it: `../README.md`,
 `../results/faults`, `notebooks/plan_a_budget.ipynb`. The site has a page or a
@@ -31,16 +31,16 @@ _SECTION = re.compile(
 _QUOTATION = re.compile(r'^( *(?:\w+: )?)(>)', re.MULTILINE)
 _HEADING = re.compile(r'^#+ +(.+?) *$', re.MULTILINE)
 _RENAMED = {
-  'README.md': 'OVERVIEW.md',  # Else it would be the start page.
+  'README.md': 'OVERVIEW.md',  # Otherwise it would be the start page.
 }
 
 
 class PageText(NamedTuple):
-  """A page of the site, its links as they are in the checkout.
+  """A page of the site, with its links as in the checkout.
 
   Attributes:
-    markdown: Its text.
-    pictures: Content of pictures that are in no file, by the file's name.
+    markdown: The text of the page.
+    pictures: File name -> content, for pictures that are not files.
   """
 
   markdown: str
@@ -48,7 +48,7 @@ class PageText(NamedTuple):
 
 
 def site_uri(path: str) -> str:
-  """Where a file of the checkout is in the site, as a source of MkDocs.
+  """Returns where a file of the checkout is in the site, for MkDocs.
 
   >>> site_uri('docs/SCHEDULE.md'), site_uri('docs/notebooks/a.ipynb')
   ('SCHEDULE.md', 'notebooks/a.md')
@@ -71,15 +71,15 @@ def site_uri(path: str) -> str:
 
 
 def target(page: str, link: str) -> str | None:
-  """What a link of a page leads to, relative to the checkout.
+  """Returns the target of a page's link, relative to the checkout.
 
   Args:
     page: The page's file, relative to the checkout.
-    link: What the link says, without an anchor.
+    link: The link, without an anchor.
 
   Returns:
-    The file, or the folder; of one with a README.md that file. None if there is
-    neither.
+    The file, or the folder, or the README.md of the folder if it has one. None
+    if it does not exist.
   """
   path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
   if path.startswith('..'):
@@ -90,7 +90,7 @@ def target(page: str, link: str) -> str | None:
 
 
 def links(markdown: str) -> Iterator[tuple[str, str]]:
-  """The relative links of a page outside of code, each as (path, anchor)."""
+  """Yields a page's relative links outside of code, as (path, anchor)."""
   for _, link, _ in _LINK.findall(_FENCE.sub('', markdown)):
     if not _ELSEWHERE.match(link):
       path, _, anchor = link.partition('#')
@@ -98,7 +98,7 @@ def links(markdown: str) -> Iterator[tuple[str, str]]:
 
 
 def rewritten(markdown: str, page: str) -> str:
-  """A page with links that lead to where their targets are in the site."""
+  """Rewrites a page's links to where their targets are in the site."""
   folder = posixpath.dirname(site_uri(page))
 
   def changed(match: re.Match[str]) -> str:
@@ -113,18 +113,18 @@ def rewritten(markdown: str, page: str) -> str:
 
 
 def anchors(markdown: str) -> set[str]:
-  """The anchors of a page's headings, where GitHub and MkDocs agree on them."""
+  """Returns the anchors of headings for which GitHub and MkDocs agree."""
   headings = _HEADING.findall(_FENCE.sub('', markdown))
   plain = (re.sub(r'[^\w\s-]', '', heading).lower() for heading in headings)
   return {re.sub(r'\s', '-', heading.strip()) for heading in plain}
 
 
 def read_page(path: str, executed: bool = True) -> PageText:
-  """Reads, or makes, a page.
+  """Reads or generates a page.
 
   Args:
-    path: Its file: Markdown, a notebook or a Python program; or a folder, whose
-      page lists its files.
+    path: The page's file: Markdown, a notebook or a Python program; or a
+      folder, whose page lists its files.
     executed: Whether to take a notebook's outputs, if `tools.notebooks` has
       executed it.
   """
@@ -146,7 +146,7 @@ def read_page(path: str, executed: bool = True) -> PageText:
 
 
 def closure() -> list[str]:
-  """All of the site: pages of docs/ and beside, and what they link to."""
+  """Returns the whole site: all pages, and the files that they link to."""
   files = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / DOCS).rglob('*')
@@ -166,12 +166,12 @@ def closure() -> list[str]:
 
 
 def is_page(path: str) -> bool:
-  """Whether a file or folder becomes a page; else it is copied as it is."""
+  """Whether a file or folder becomes a page; otherwise it is only copied."""
   return path.endswith(('.md', '.ipynb', '.py')) or (ROOT / path).is_dir()
 
 
 def code(notebook: Mapping[str, Any]) -> str:
-  """The code cells of a notebook as one program."""
+  """Joins the code cells of a notebook to one program."""
   return '\n'.join(
     ''.join(cell['source'])
     for cell in notebook['cells']
@@ -180,11 +180,11 @@ def code(notebook: Mapping[str, Any]) -> str:
 
 
 def notebook_page(notebook: Mapping[str, Any], name: str) -> PageText:
-  """A notebook, with the outputs that it has.
+  """Converts a notebook, with its outputs, to a page.
 
   Args:
-    notebook: Its content.
-    name: Of its pictures, before their numbers.
+    notebook: The content of the notebook.
+    name: Prefix of its pictures' names, before their numbers.
   """
   parts: list[str] = []
   pictures: dict[str, bytes] = {}
@@ -194,7 +194,7 @@ def notebook_page(notebook: Mapping[str, Any], name: str) -> PageText:
       parts.append(source)
       continue
     parts.append(f'```python\n{source}\n```')
-    # What is printed comes in pieces, and not in the order of the two streams.
+    # Printed text comes in pieces, in which the two streams may alternate.
     for stream in ('stdout', 'stderr'):
       pieces = (
         ''.join(one['text'])
@@ -217,7 +217,7 @@ def _printed(text: str) -> str:
 def _output(
   data: Mapping[str, Any], name: str, pictures: dict[str, bytes]
 ) -> str:
-  """An output in Markdown; a picture is added to `pictures`."""
+  """Converts an output to Markdown; adds a picture to `pictures`."""
   if 'text/html' in data:
     return ''.join(data['text/html'])
   if 'image/png' in data:
@@ -228,10 +228,10 @@ def _output(
 
 
 def docstring_markdown(text: str) -> str:
-  """A docstring in Markdown: its examples and indented lines are code.
+  """Converts a docstring to Markdown: examples and indented lines are code.
 
-  Its sections stay as they are, for mkdocstrings, except that no line and no
-  description begins with `>`, which Markdown takes for a quotation.
+  Its sections are unchanged, for mkdocstrings, except that no line and no
+  description begins with `>`, which Markdown would take for a quotation.
 
   Args:
     text: The docstring, without the indentation of its quotes.

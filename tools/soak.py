@@ -1,14 +1,14 @@
-"""Four thousand rounds with faults in one process: does it keep its size?
+"""Checks that a process keeps its size in four thousand rounds with faults.
 
   python -m tools.soak --output_dir=results/soak
 
 The training program's own machinery (ledger, rounds on the compiled runtime,
 evaluation, checkpoints, metrics) trains on the embedded digits, while clients
-vanish, lose their data, or bring NaN and huge values, and the run is
-interrupted and resumed four times. After every round the resident memory, the
-open file descriptors, the threads and the child processes of this process are
-sampled. After a warm-up they must be flat: `soak_run` says what that means. It
-takes a minute or two on two cores.
+vanish, lose their data, or send NaN and huge values, and the run is interrupted
+and resumed four times. After every round, the resident memory, the open file
+descriptors, the threads and the child processes of this process are sampled.
+After a warm-up, they must be flat, as defined in `soak_run`. It takes a minute
+or two on two cores.
 """
 
 import pathlib
@@ -27,7 +27,7 @@ _ROUNDS = flags.DEFINE_integer(
 
 
 def main() -> None:
-  """Soaks."""
+  """Runs the soak test."""
   from tools import soak_report  # noqa: PLC0415 It loads TensorFlow.
 
   verdict = soak_report.soak(_ROUNDS.value, pathlib.Path(_OUTPUT_DIR.value))

@@ -1,4 +1,4 @@
-"""A soak from start to end, and the files about it."""
+"""Runs a soak test, and writes its report."""
 
 import pathlib
 import tempfile
@@ -10,7 +10,7 @@ from tvdp_tf.training import train as training
 
 CSV = 'soak.csv'
 PICTURE = 'soak.png'
-# Shares of the rounds.
+# Fractions of the rounds.
 INTERRUPTIONS = (0.04, 0.08, 0.12, 0.16)
 WARM_UP = 0.4
 
@@ -98,7 +98,7 @@ def write(
 
 
 def soak(rounds: int, output_dir: pathlib.Path) -> soak_run.Verdict:
-  """Trains for so many rounds, and writes what was seen."""
+  """Trains for a number of rounds, and writes the results."""
   watched = soak_run.Soak(
     {round(share * rounds) for share in INTERRUPTIONS}, max(1, rounds // 40)
   )

@@ -1,4 +1,4 @@
-"""A long run with faults, watched from inside of its process."""
+"""A long run with faults, watched from within its process."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ from tvdp_tf.training import federation, rounds
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
-# Not 0: the ledger and the history remember every round, 3 KiB together.
+# Not 0, because the ledger and the history keep every round, 3 KiB in all.
 MOST_KIB_A_ROUND = 5.0
 FAULTS = ('vanished', 'empty', 'nan', 'huge')
 _FAULT_RATE = 0.4
@@ -34,10 +34,10 @@ class Sample(NamedTuple):
     round: The round.
     resident_kib: Resident memory.
     descriptors: Open file descriptors.
-    threads: Threads, but for those of asyncio's pool: it starts one whenever
+    threads: Threads, except those of asyncio's pool, which starts one whenever
       none is idle, up to four more than there are cores.
-    children: Processes below this one that were not there before.
-    seconds: Since the start.
+    children: Descendant processes that did not exist before.
+    seconds: Seconds since the start.
   """
 
   round: int
@@ -49,16 +49,15 @@ class Sample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-  """What the samples after the warm-up say.
+  """The result of the samples after the warm-up.
 
   Attributes:
-    kib_a_round: Growth of the resident memory, of the samples that follow a
-      collection of garbage: the median of the slopes between all pairs of them
-      (Theil-Sen).
+    kib_a_round: Growth of the resident memory: the median of the slopes between
+      all pairs of samples that follow a garbage collection (Theil-Sen).
     kib_a_round_interval: Its 95 % interval.
-    descriptors: The most in the first half, and in the second.
-    threads: The same.
-    children: The most.
+    descriptors: The maximum in the first half, and in the second half.
+    threads: The maximum in the first half, and in the second half.
+    children: The maximum.
   """
 
   kib_a_round: float
@@ -68,7 +67,7 @@ class Verdict(NamedTuple):
   children: int
 
   def failures(self) -> list[str]:
-    """What is not flat."""
+    """Returns what is not flat."""
     found = []
     if not self.kib_a_round <= MOST_KIB_A_ROUND:
       found.append(f'memory grows by {self.kib_a_round:.1f} KiB a round')
@@ -85,8 +84,8 @@ def verdict(samples: Sequence[Sample], collect_every: int) -> Verdict:
   """Judges the samples of the rounds after the warm-up.
 
   Args:
-    samples: One a round.
-    collect_every: As of `Soak`.
+    samples: One per round.
+    collect_every: As for `Soak`.
   """
   clean = [sample for sample in samples if sample.round % collect_every == 0]
   slope, _, low, high = stats.theilslopes(
@@ -113,11 +112,11 @@ def _pooled_threads() -> int:
 
 
 class _InterruptionError(Exception):
-  """Ends a run where a user would have pressed Ctrl-C."""
+  """Interrupts a run, as if a user had pressed Ctrl-C."""
 
 
 class _FaultyRounds(rounds.Rounds):
-  """Rounds whose clients fail, all but the first of each."""
+  """Rounds in which all clients but the first one may fail."""
 
   def __init__(
     self,
@@ -169,11 +168,11 @@ class Soak:
 
   Attributes:
     interrupt_after: Rounds after which the run is interrupted, and resumed.
-    collect_every: After every so many rounds Python's garbage is collected
-      before the sample. By itself Python waits for some 150 rounds, in which
-      45 MiB gather: a saw-tooth that hides what grows.
-    samples: One a round, and one more for a round that was repeated.
-    faults: How often each of `FAULTS` befell a client.
+    collect_every: After how many rounds Python's garbage is collected before
+      the sample. By itself, Python waits for about 150 rounds, in which 45 MiB
+      accumulate: a saw-tooth that hides what grows.
+    samples: One per round, and one more for a round that was repeated.
+    faults: How often each of `FAULTS` happened to a client.
   """
 
   interrupt_after: Collection[int]

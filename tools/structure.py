@@ -1,13 +1,13 @@
-"""How large the code is, and how its parts depend on each other.
+"""Measures the size of the code, and how its parts depend on each other.
 
   python -m tools.structure --column=after
   git worktree add DIR 546c476
   python -m tools.structure --column=before --checkout=DIR
 
-Writes the figures of a checkout to `<structure_dir>/<column>.json`, a picture
-of its packages to `<column>.png`, and a table of all that the folder holds to
-`README.md`. Trains the digits for two rounds, to see which modules a run
-passes. It takes half a minute.
+It writes the figures of a checkout to `<structure_dir>/<column>.json`, a
+picture of its packages to `<column>.png`, and a table of all results in the
+folder to `README.md`. It trains the digits for two rounds, to see which modules
+a run uses. It takes half a minute.
 """
 
 import ast
@@ -36,12 +36,12 @@ _STRUCTURE_DIR = flags.DEFINE_string(
 )
 
 PACKAGE = 'tvdp_tf'
-# Names that mean a mechanism wherever they stand alone in a string.
+# Strings that always refer to a mechanism.
 _MECHANISMS = frozenset({'gradient', 'laplace'})
 _MECHANISMS_ROOM = f'{PACKAGE}/mechanisms'
-# It hands on names of all rooms.
+# It re-exports names of all rooms.
 _DOOR = f'{PACKAGE}/__init__.py'
-# So many equal lines in a row stand twice.
+# This many equal lines in a row count as repeated.
 _REPEATED_LINES = 6
 _ROUNDS = 2
 # Counts the functions of the package that a program runs, by file.
@@ -72,7 +72,7 @@ def _lines(path: pathlib.Path) -> list[str]:
 
 
 def _repeated(texts: Mapping[str, Sequence[str]]) -> int:
-  """How many lines are part of `_REPEATED_LINES` that stand elsewhere, too."""
+  """Counts lines in runs of `_REPEATED_LINES` that occur elsewhere, too."""
   places: dict[tuple[str, ...], list[tuple[str, list[int]]]] = {}
   for path, lines in texts.items():
     full = [(n, line.strip()) for n, line in enumerate(lines) if line.strip()]
@@ -93,7 +93,7 @@ def _repeated(texts: Mapping[str, Sequence[str]]) -> int:
 
 
 def _knows_a_mechanism(path: pathlib.Path) -> bool:
-  """Whether the name of a mechanism stands in the code of a file."""
+  """Whether the code of a file contains the name of a mechanism."""
   tree = ast.parse(path.read_text(encoding='utf-8'))
   return any(
     isinstance(node, ast.Constant) and node.value in _MECHANISMS
@@ -103,7 +103,7 @@ def _knows_a_mechanism(path: pathlib.Path) -> bool:
 
 
 def _passed(root: pathlib.Path) -> list[list[str]]:
-  """[file, function] of the package's code that a training run executes."""
+  """Returns [file, function] of the package that a training run executes."""
   with tempfile.TemporaryDirectory() as folder:
     output = os.path.join(folder, 'seen.json')
     done = subprocess.run(
@@ -128,7 +128,7 @@ def _passed(root: pathlib.Path) -> list[list[str]]:
 
 
 def _room(path: str) -> str:
-  """The folder that a module belongs to; of the package, its sub-folder."""
+  """Returns a module's folder; within the package, its sub-folder."""
   parts = path.split('/')[:-1]
   if parts[0] == PACKAGE and len(parts) > 1:
     return '/'.join(parts[:2])
@@ -138,7 +138,7 @@ def _room(path: str) -> str:
 def _arrows(
   repository: import_graph.Repository,
 ) -> collections.Counter[tuple[str, str]]:
-  """How many modules of one room import how many of another."""
+  """Counts the imports from modules of one room to those of another."""
   found: collections.Counter[tuple[str, str]] = collections.Counter()
   for module in repository.modules:
     if module.path == _DOOR:
@@ -151,7 +151,7 @@ def _arrows(
 
 
 def measure(root: pathlib.Path) -> dict[str, Any]:
-  """The figures of a checkout."""
+  """Returns the figures of a checkout."""
   repository = import_graph.Repository(root)
   texts = {m.path: _lines(root / m.path) for m in repository.modules}
   package = {p: t for p, t in texts.items() if p.startswith(f'{PACKAGE}/')}
@@ -176,7 +176,7 @@ def measure(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _floors(arrows: Sequence[Sequence[Any]]) -> dict[str, int]:
-  """The height of each room above all that it imports; circles are flat."""
+  """Returns each room's height above all that it imports; cycles are flat."""
   below: dict[str, set[str]] = collections.defaultdict(set)
   for upper, lower, _ in arrows:
     below[upper].add(lower)
@@ -191,7 +191,7 @@ def _floors(arrows: Sequence[Sequence[Any]]) -> dict[str, int]:
 
 
 def draw(figures: Mapping[str, Any], path: pathlib.Path) -> None:
-  """Draws the rooms, each above what it imports, their area the lines."""
+  """Draws the rooms, each above what it imports; areas show their lines."""
   rooms, arrows = figures['rooms'], figures['arrows']
   floors = _floors(arrows)
   by_floor: dict[int, list[str]] = collections.defaultdict(list)
@@ -250,7 +250,7 @@ _WORDS = {
 
 
 def report(folder: pathlib.Path) -> str:
-  """The table of all figures in a folder, in Markdown."""
+  """Returns the table of all figures in a folder, in Markdown."""
   columns = {
     path.stem: json.loads(path.read_text())
     for path in sorted(folder.glob('*.json'), reverse=True)

@@ -1,4 +1,4 @@
-"""What a round of TFF's own algorithms costs on either runtime of a CPU.
+"""Measures rounds of TFF's own algorithms on both runtimes, on a CPU.
 
   python -m tools.tff_algorithms --output_dir=results/tff_algorithms
 
@@ -20,7 +20,7 @@ _ROUNDS = flags.DEFINE_integer(
 
 
 def main() -> None:
-  """Measures."""
+  """Runs the measurements."""
   from tools import tff_algorithms_suite  # noqa: PLC0415
 
   tff_algorithms_suite.run(pathlib.Path(_OUTPUT_DIR.value), _ROUNDS.value)

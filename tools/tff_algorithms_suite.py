@@ -1,8 +1,8 @@
 """Rounds of TFF's own algorithms on both runtimes of a CPU, in turns.
 
-Ten small clients of 60 generated examples of 28 x 28 pixels, three batches
-each, and an MLP of 25,450 weights. As the runtimes take turns, what else the
-machine does falls on both.
+There are ten small clients with 60 generated examples of 28 x 28 pixels, three
+batches each, and an MLP with 25,450 weights. The runtimes take turns, so that
+other load on the machine affects both.
 """
 
 import pathlib
@@ -36,7 +36,7 @@ def _keras_model() -> Any:
 
 
 def _algorithms() -> dict[str, Callable[[], Any]]:
-  """What builds the process, by the name of the algorithm in the table."""
+  """Returns functions that build a process, by the algorithm's name."""
   algorithms, optimizers = tff.learning.algorithms, tff.learning.optimizers
   sgd = optimizers.build_sgdm(0.1)
 
@@ -72,11 +72,11 @@ def _data_sets() -> list[Any]:
 
 
 def measure(rounds: int, wanted: str = '') -> dict[str, dict[str, list[float]]]:
-  """Seconds of so many rounds of each runtime, by algorithm.
+  """Measures the seconds of rounds on each runtime, by algorithm.
 
   Args:
-    rounds: How many of each are measured.
-    wanted: How the names of the algorithms begin that are measured.
+    rounds: Number of rounds on each runtime.
+    wanted: Prefix of the names of the algorithms to measure.
   """
   data = _data_sets()
   install = tff.framework.get_context_stack().install
@@ -126,6 +126,6 @@ def _write(results: turns.Seconds, folder: pathlib.Path) -> None:
 
 
 def run(folder: pathlib.Path, rounds: int) -> None:
-  """Measures so many rounds of each kind, and writes what was measured."""
+  """Measures a number of rounds of each kind, and writes the results."""
   runtimes.configure('cpu', _CLIENTS, waits=False)  # None has discrete noise.
   _write(measure(rounds), folder)

@@ -1,4 +1,4 @@
-"""Writes seconds that were measured in turns: by what, and by its kind."""
+"""Writes seconds that were measured in turns, by name and kind."""
 
 import pathlib
 import statistics
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from tvdp_tf.output import files, layout, machine
 
-# Seconds, by the name of what was measured and by the kind of it.
+# Name of what was measured -> kind -> seconds.
 Seconds = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def medians_ms(seconds: Mapping[str, Sequence[float]]) -> list[float]:
-  """The median of each kind, in milliseconds."""
+  """Returns the median of each kind, in milliseconds."""
   return [1000 * statistics.median(values) for values in seconds.values()]
 
 
@@ -21,9 +21,9 @@ def write_csv(
   """Writes every measurement.
 
   Args:
-    path: The file; its folder is made.
-    columns: What the names and the kinds are of.
-    results: What was measured.
+    path: The file; its folder is created.
+    columns: Headers for the names and the kinds.
+    results: The measurements.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   files.write_csv(
@@ -51,11 +51,11 @@ def write_table(
 
   Args:
     path: The file.
-    title: Of the page.
-    command: That measured it.
-    words: What was measured, after the machine and its load.
-    header: Of the table.
-    rows: Of the table.
+    title: Title of the page.
+    command: The command that measured it.
+    words: What was measured; follows the machine and its load.
+    header: Header of the table.
+    rows: Rows of the table.
   """
   host = machine.describe()
   lines = [

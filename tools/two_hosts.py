@@ -1,8 +1,8 @@
-"""How much faster a round is with two workers on two hosts than with one.
+"""Measures how much faster rounds are with two workers on two hosts.
 
   python -m tools.two_hosts --output_dir=results/two_hosts
 
-See `tools.two_hosts_suite`. It needs two cores, Linux and the right to make
+See `tools.two_hosts_suite`. It needs two cores, Linux and the right to create
 network namespaces, and takes two minutes.
 """
 

@@ -1,11 +1,11 @@
-"""Trainings by one worker and by two, each on a host with a core of its own.
+"""Trainings by one worker and by two, each on a host with its own core.
 
-A host is a network namespace, joined to the trainer by a cable (`veth`), whose
-processes are held to one core. On it runs TFF's worker, without TLS: nobody
-else is on that network. The trainer is `binaries/train.py` with
-`--runtime=remote`, on whatever core is free. The seconds of the rounds are
-those of metrics.csv. All trainings have one seed: their losses must be the same
-to four digits, for sums are rounded in another order.
+A host is a network namespace, connected to the trainer by a virtual cable
+(`veth`), whose processes are restricted to one core. It runs TFF's worker,
+without TLS, because nobody else is on that network. The trainer is
+`binaries/train.py` with `--runtime=remote`, on any free core. The seconds of
+the rounds are those of metrics.csv. All trainings use the same seed. Their
+losses must be equal to four digits; sums are rounded in another order.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 
 
 def missing() -> str:
-  """Why it cannot be measured here; empty if it can."""
+  """Returns why it cannot be measured here; empty if it can."""
   if len(os.sched_getaffinity(0)) < 2:
     return 'there are fewer than two cores'
   try:
@@ -61,7 +61,7 @@ def _worker() -> str:
 
 @contextlib.contextmanager
 def _host(number: int, core: int) -> Iterator[str]:
-  """A host of one core with a worker; gives the worker's address."""
+  """Creates a host with one core and a worker; yields the worker's address."""
   network = f'10.78.{number}'
   cable = f'tvdp{os.getpid() % 10**6}_{number}'
   holder = subprocess.Popen(
@@ -105,7 +105,7 @@ def _host(number: int, core: int) -> Iterator[str]:
 def _train(
   data: pathlib.Path, run: pathlib.Path, workers: Sequence[str], rounds: int
 ) -> tuple[list[float], float]:
-  """Seconds of the rounds that count, and the last one's loss.
+  """Returns the seconds of the rounds that count, and the last one's loss.
 
   Raises:
     TrainingFailedError: If the training fails.
@@ -120,7 +120,7 @@ def _train(
       f'--users={_USERS}',
       f'--users_per_round={_USERS_PER_ROUND}',
       f'--local_steps={_LOCAL_STEPS}',
-      # The noise of so few examples would drive the model away.
+      # With so few examples, the noise would make the model diverge.
       '--learning_rate=0.001',
       '--participation=uniform',
       f'--rounds={rounds}',
@@ -148,15 +148,15 @@ def _train(
 
 
 def run(folder: pathlib.Path, rounds: int, turns: int) -> None:
-  """Writes rounds.csv and README.md.
+  """Measures, and writes rounds.csv and README.md.
 
   Args:
-    folder: Where they go.
-    rounds: Of each training.
-    turns: Trainings with one worker, and as many with two.
+    folder: The folder for the files.
+    rounds: Number of rounds of each training.
+    turns: Number of trainings with one worker, and also with two.
 
   Raises:
-    TrainingFailedError: If hosts cannot be made, a training fails, or the
+    TrainingFailedError: If hosts cannot be created, a training fails, or the
       trainings do not agree.
   """
   if reason := missing():

@@ -1,4 +1,4 @@
-"""The experiments as data: the paper's, and the second look at its claims."""
+"""The experiments as data: the paper's, and a second look at its claims."""
 
 from reproduction.catalogue import central, frontier, paper, second_look
 from reproduction.catalogue.experiment import POINT, ROUND, ROUNDS, Experiment

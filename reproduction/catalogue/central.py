@@ -1,8 +1,8 @@
-"""`central` against what else a trusted server may do, at equal epsilon.
+"""Compares `central` with a trusted server's other options at equal epsilon.
 
-Users are in every round, or in few. The clip is the one that serves constant
-noise best on the public fifth of the test set (`central_clips`), for all of the
-mechanisms; the adaptive clip starts there.
+Users are in every round, or in few. All mechanisms use the clip that is best
+for constant noise on the public fifth of the test set (`central_clips`); the
+adaptive clip starts there.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _CURVES: dict[str, dict[str, Any]] = {
   'banded square root': {'mechanism': alternatives.BandedRoot},
   "adaptive clip (TFF's)": {'mechanism': alternatives.Adaptive},
 }
-# In every round there is no secret in who is drawn.
+# Not for users in every round, where the cohort is no secret.
 _SAMPLED = {'ours, Poisson sampling': {**_CONSTANT, 'participation': 'poisson'}}
 _BASE: dict[str, Any] = {
   'model': 'linear',
@@ -33,7 +33,7 @@ _BASE: dict[str, Any] = {
   'epsilon': 3.0,
   'learning_rate': 1.0,
 }
-# (data set, whether users are in every round) -> the rest; clips as chosen.
+# (data set, whether users are in every round) -> other settings; chosen clips.
 _SETTINGS: dict[tuple[str, bool], dict[str, Any]] = {
   ('digits', True): {'users': 240, 'users_per_round': 240, 'l2_norm_clip': 2.0},
   ('digits', False): {'users': 240, 'users_per_round': 30, 'l2_norm_clip': 2.0},
@@ -48,7 +48,7 @@ def _often(everyone: bool) -> str:
 
 
 def setting(dataset: str, everyone: bool) -> dict[str, Any]:
-  """The base of an experiment."""
+  """Returns the base settings of an experiment."""
   return {**_BASE, 'dataset': dataset, **_SETTINGS[dataset, everyone]}
 
 

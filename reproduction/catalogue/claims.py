@@ -1,8 +1,8 @@
-"""Claims about an experiment, in a form that its results decide.
+"""Claims about an experiment, in a form that its results can decide.
 
-A claim is decided in every seed by itself: its runs share data, initial weights
-and cohorts, so that curves of one seed may be compared. It holds if it does in
-all seeds and fails if it does in none; anything else is open.
+A claim is decided for each seed separately: the seed's runs share data, initial
+weights and cohorts, so its curves can be compared. The claim holds if it holds
+in all seeds, and fails if it holds in none; otherwise it is open.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 
 Row = Mapping[str, str]
 
-# A loss is at rest, and two losses are near, within this fraction.
+# Tolerance (relative) for a loss to be at rest, and for two losses to be near.
 NEAR = 0.02
 
 
@@ -31,18 +31,18 @@ class Seed:
     self._x = x
 
   def column(self, label: str, name: str) -> dict[int, float]:
-    """The values of a column of a curve, by x."""
+    """Returns the values of a curve's column, by x."""
     return {
       int(row[self._x]): float(row[name])
       for row in sorted(self._rows[label], key=lambda row: int(row[self._x]))
     }
 
   def first(self, label: str, name: str) -> float:
-    """The value at the least x."""
+    """Returns the value at the least x."""
     return next(iter(self.column(label, name).values()))
 
   def last(self, label: str, name: str = 'test_loss') -> float:
-    """The value at the greatest x; inf if it is not a number."""
+    """Returns the value at the greatest x; inf if it is NaN."""
     value = list(self.column(label, name).values())[-1]
     return math.inf if math.isnan(value) else value
 
@@ -53,11 +53,11 @@ class Seed:
     }
 
   def least(self, label: str) -> float:
-    """The least test loss of a curve; inf if it has none that is finite."""
+    """Returns the least test loss of a curve; inf if none is finite."""
     return min(self._losses(label).values())
 
   def best_at(self, label: str) -> int:
-    """The x of a curve's least test loss."""
+    """Returns the x of a curve's least test loss."""
     losses = self._losses(label)
     return min(losses, key=losses.__getitem__)
 
@@ -69,8 +69,8 @@ class Claim:
   Attributes:
     text: The statement.
     labels: The curves that it is about.
-    holds: Whether it holds in one seed.
-    measured: What decides it in one seed: name -> number.
+    holds: Seed -> whether the claim holds.
+    measured: Seed -> the numbers that decide it, by name.
   """
 
   text: str
@@ -81,13 +81,13 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-  """What became of a claim.
+  """The decision on a claim.
 
   Attributes:
     text: The claim.
     measured: Name -> the numbers of all seeds.
     held: In how many seeds it held.
-    seeds: Of how many.
+    seeds: The number of seeds.
   """
 
   text: str
@@ -97,7 +97,7 @@ class Decision:
 
   @property
   def verdict(self) -> str:
-    """In words."""
+    """The verdict in words."""
     if self.held == self.seeds:
       return 'holds'
     if not self.held:
@@ -106,7 +106,7 @@ class Decision:
 
 
 def decide(claim: Claim, seeds: Sequence[Seed]) -> Decision:
-  """Decides a claim by the seeds that have all of its curves."""
+  """Decides a claim using the seeds that have all of its curves."""
   numbers = [claim.measured(seed) for seed in seeds]
   return Decision(
     claim.text,
@@ -117,7 +117,7 @@ def decide(claim: Claim, seeds: Sequence[Seed]) -> Decision:
 
 
 def text_of(values: Sequence[float]) -> str:
-  """Mean and standard deviation over the seeds; integers one by one."""
+  """Formats mean and standard deviation over the seeds; lists integers."""
   if all(float(value).is_integer() for value in values):
     whole = [f'{value:.0f}' for value in values]
     return whole[0] if len(set(whole)) == 1 else ', '.join(whole)
@@ -140,7 +140,7 @@ def _rises(values: Sequence[float]) -> bool:
 
 
 def order(text: str, *labels: str) -> Claim:
-  """The least losses rise strictly from label to label."""
+  """Claims that the least losses rise strictly from label to label."""
   return Claim(
     text,
     labels,
@@ -150,7 +150,7 @@ def order(text: str, *labels: str) -> Claim:
 
 
 def best(text: str, winners: Sequence[str], losers: Sequence[str]) -> Claim:
-  """The least loss of the winners is below that of all losers."""
+  """Claims that the least loss of the winners is below that of all losers."""
   labels = (*winners, *losers)
   return Claim(
     text,
@@ -161,7 +161,7 @@ def best(text: str, winners: Sequence[str], losers: Sequence[str]) -> Claim:
 
 
 def worst(text: str, loser: str, winners: Sequence[str]) -> Claim:
-  """The least loss of one curve is above that of all others."""
+  """Claims that the least loss of one curve is above that of all others."""
   labels = (*winners, loser)
   return Claim(
     text,
@@ -174,7 +174,7 @@ def worst(text: str, loser: str, winners: Sequence[str]) -> Claim:
 def each_better(
   text: str, pairs: Sequence[tuple[str, str]], at: str = 'least'
 ) -> Claim:
-  """In every pair the first curve's `least` or `last` loss is the lower."""
+  """Claims that each pair's first curve has the lower loss at `at`."""
   labels = tuple(dict.fromkeys(label for pair in pairs for label in pair))
 
   def losses(seed: Seed) -> dict[str, float]:
@@ -188,7 +188,7 @@ def each_better(
 
 
 def near(text: str, labels: Sequence[str], reference: str) -> Claim:
-  """The least losses are within `NEAR` of the reference's."""
+  """Claims that the least losses are within `NEAR` of the reference's."""
   every = (*labels, reference)
   return Claim(
     text,
@@ -208,7 +208,7 @@ def _best_places(labels: Sequence[str]) -> Callable:
 
 
 def best_place_moves(text: str, *labels: str) -> Claim:
-  """The x of the least loss never falls from label to label, and rises."""
+  """Claims that the x of the least loss never falls over labels, but rises."""
 
   def holds(seed: Seed) -> bool:
     places = [seed.best_at(label) for label in labels]
@@ -218,7 +218,7 @@ def best_place_moves(text: str, *labels: str) -> Claim:
 
 
 def best_place_is(text: str, x: int, *labels: str) -> Claim:
-  """The least loss of every curve is at one x."""
+  """Claims that the least loss of every curve is at a given x."""
   return Claim(
     text,
     labels,
@@ -228,7 +228,7 @@ def best_place_is(text: str, x: int, *labels: str) -> Claim:
 
 
 def best_place_inside(text: str, *labels: str) -> Claim:
-  """The least loss of every curve is neither at its first x nor at its last."""
+  """Claims that no curve's least loss is at its first or last x."""
 
   def inside(seed: Seed, label: str) -> bool:
     places = list(seed.column(label, 'test_loss'))
@@ -250,7 +250,7 @@ def _last_over_least(labels: Sequence[str]) -> Callable:
 
 
 def degrades(text: str, *labels: str) -> Claim:
-  """At the end every curve is more than `NEAR` above its least loss."""
+  """Claims that every curve ends more than `NEAR` above its least loss."""
   return Claim(
     text,
     labels,
@@ -262,7 +262,7 @@ def degrades(text: str, *labels: str) -> Claim:
 
 
 def rests(text: str, *labels: str) -> Claim:
-  """At the end every curve is within `NEAR` of its least loss."""
+  """Claims that every curve ends within `NEAR` of its least loss."""
   return Claim(
     text,
     labels,
@@ -274,7 +274,7 @@ def rests(text: str, *labels: str) -> Claim:
 
 
 def rises(text: str, column: str, *labels: str, at: str = 'last') -> Claim:
-  """A column, at the `first` or the `last` x, rises from label to label."""
+  """Claims that a column at the `first` or `last` x rises over labels."""
 
   def values(seed: Seed) -> dict[str, float]:
     return {label: getattr(seed, at)(label, column) for label in labels}
@@ -287,7 +287,7 @@ def rises(text: str, column: str, *labels: str, at: str = 'last') -> Claim:
 def between(
   text: str, column: str, least: float, most: float, *labels: str
 ) -> Claim:
-  """The last value of a column is within bounds on every curve."""
+  """Claims that the last value of a column is within bounds on every curve."""
 
   def values(seed: Seed) -> dict[str, float]:
     return {label: seed.last(label, column) for label in labels}
@@ -301,7 +301,7 @@ def between(
 
 
 def steps_down(text: str, column: str, *labels: str) -> Claim:
-  """A column never rises on any curve, and falls on each."""
+  """Claims that a column never rises on any curve, and falls on each."""
 
   def holds(seed: Seed, label: str) -> bool:
     values = list(seed.column(label, column).values())

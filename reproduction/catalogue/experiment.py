@@ -1,4 +1,4 @@
-"""What an experiment is: what is swept, what is drawn."""
+"""The definition of an experiment: what is swept, and what is drawn."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 from reproduction.catalogue import claims as claims_lib
 
-ROUND = 'round'  # One run a curve, against its rounds.
-POINT = 'point'  # One run a curve, its last round alone.
-ROUNDS = 'rounds'  # A run a point, against its number of rounds M.
+ROUND = 'round'  # One run per curve, against its rounds.
+POINT = 'point'  # One run per curve, only its last round.
+ROUNDS = 'rounds'  # One run per point, against its number of rounds M.
 
 _ROUND_NUMBERS = (1, 2, 4, 6, 8, 10, 13, 17, 20, 25, 30, 35, 40)
 
@@ -18,21 +18,22 @@ class Experiment:
   """One figure or table.
 
   Attributes:
-    name: Of the program's flag.
+    name: The value of the program's flag.
     title: What it shows.
-    claims: What the paper says of it, or what we ask.
+    claims: What the paper says about it, or what we ask.
     base: Settings of all its runs.
     curves: Label -> the settings in which the curve differs.
     against: `ROUND`, `ROUNDS` or `POINT`.
     round_numbers: The values of M, for `ROUNDS`.
-    columns: What is drawn: fields of `sweep.Measurement`.
-    game: If given, a point is a membership game: `GameSettings` but for
+    columns: What to draw: fields of `sweep.Measurement`.
+    game: If given, a point is a membership game: `GameSettings` except for
       `training`. Otherwise it is a training run.
-    test_part: Which test examples measure, as of `datasets.with_test_part`;
-      those that chose the learning rates are not among them.
-    seeds: How many seeds its results rest on.
-    smoke: What else is changed for a smoke test.
-    generated: Whether its data are generated, as a smoke test's.
+    test_part: Which test examples to measure on, as for
+      `datasets.with_test_part`; those that chose the learning rates are not
+      among them.
+    seeds: The number of seeds for its results.
+    smoke: Additional changes for a smoke test.
+    generated: Whether its data are generated, as in a smoke test.
   """
 
   name: str
@@ -50,7 +51,7 @@ class Experiment:
   generated: bool = False
 
   def on_generated_data(self) -> 'Experiment':
-    """The same as a smoke test, whose results say what they are of."""
+    """Returns it as a smoke test, whose results say so."""
     return dataclasses.replace(
       self, title=f'{self.title} (generated data)', generated=True
     )

@@ -1,10 +1,10 @@
-"""Useful models at small epsilon: fixed features, a linear model, everybody.
+"""Useful models at small epsilon: fixed features, a linear model, all users.
 
-Settings are those of `train.py --auto` (`tvdp_tf.planner.automatic`), but for
+Settings are those of `train.py --auto` (`tvdp_tf.planner.automatic`), except
 the baselines: the same training without noise, and the paper's mechanism on the
-paper's model. delta = 1e-5, U = 100. The kind of features was decided with a
-view to all of the test sets of the images; searches and the rule's constants
-saw the public fifths alone. What is reported are runs on the other four fifths.
+paper's model. delta = 1e-5, U = 100. The kind of features was chosen with
+knowledge of all image test sets; searches and the rule's constants only saw the
+public fifths. Reported runs use the other four fifths.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 _TASKS = {task.dataset: task for task in tasks.TASKS}
 
-# (data set, view) -> epsilon -> (rounds, learning rate), as --auto chooses.
+# (data set, view) -> epsilon -> (rounds, learning rate), as chosen by --auto.
 CHOSEN: dict[tuple[str, str], dict[float, tuple[int, float]]] = {
   ('mnist', SERVER): {1: (50, 60), 3: (50, 160), 8: (50, 370)},
   ('mnist', SECURE): {1: (81, 350), 3: (100, 740), 8: (100, 1700)},
@@ -54,7 +54,7 @@ CHOSEN: dict[tuple[str, str], dict[float, tuple[int, float]]] = {
   ('adult', SECURE): {1: (50, 320), 3: (100, 400), 8: (100, 930)},
   ('adult', ZERO_OUT): {3: (100, 810)},
 }
-# The learning rate without noise: of 1, 3, 10, 30, 100 and 300 the one with the
+# The learning rate without noise: the one of 1, 3, 10, 30, 100 and 300 with the
 # least loss on the public fifth.
 _NO_NOISE_RATES = {
   'mnist': 100.0,
@@ -62,19 +62,19 @@ _NO_NOISE_RATES = {
   'cifar10': 100.0,
   'adult': 10.0,
 }
-# Of `frontier_search`: factors of the rate that --auto chooses.
+# For `frontier_search`: factors of the rate that --auto chooses.
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _SEARCH_RATES = (30.0, 100.0, 300.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """A number that others have published: central, one trusted place.
+  """A result that others have published, for a central trusted server.
 
   Attributes:
-    epsilon: At delta = 1e-5.
-    accuracy: On the test set.
-    source: Whose.
+    epsilon: Epsilon at delta = 1e-5.
+    accuracy: Accuracy on the test set.
+    source: Its source.
   """
 
   epsilon: float
@@ -92,20 +92,20 @@ PUBLISHED: Mapping[str, tuple[Published, ...]] = {
 
 
 def label(dataset: str, view: str, epsilon: float | None) -> str:
-  """Of a curve."""
+  """Returns the label of a curve."""
   words = '' if epsilon is None else f', epsilon = {epsilon:g}'
   return f'{dataset}, {view}{words}'
 
 
 def parts(curve: str) -> tuple[str, str, float | None]:
-  """(data set, view, epsilon) of a label; no epsilon without noise."""
+  """Splits a label into (data set, view, epsilon); None without noise."""
   dataset, _, rest = curve.partition(', ')
   view, _, epsilon = rest.rpartition(', epsilon = ')
   return (dataset, view, float(epsilon)) if view else (dataset, rest, None)
 
 
 def settings(dataset: str, view: str, epsilon: float) -> dict[str, Any]:
-  """Of a curve of a view: where it differs from the base."""
+  """Returns the settings in which a view's curve differs from the base."""
   rounds, rate = CHOSEN[dataset, view][epsilon]
   return {
     'dataset': dataset,
@@ -114,7 +114,7 @@ def settings(dataset: str, view: str, epsilon: float) -> dict[str, Any]:
     **VIEWS[view],
     'rounds': rounds,
     'learning_rate': float(rate),
-    # A mean of about the last tenth.
+    # Averages about the last tenth.
     'server_momentum': _MOMENTUM,
     'server_average': round(1 - 10 / rounds, 2),
   }
@@ -139,7 +139,7 @@ def _automatic(dataset: str) -> dict[str, dict[str, Any]]:
 
 
 def _no_noise(dataset: str, rate: float) -> dict[str, Any]:
-  """Settings of the same training without noise or clip."""
+  """Returns settings of the same training without noise or clip."""
   return {
     **settings(dataset, SERVER, 8),
     'mechanism': 'none',
@@ -149,12 +149,12 @@ def _no_noise(dataset: str, rate: float) -> dict[str, Any]:
 
 
 def searched_rate(dataset: str, view: str, factor: float) -> str:
-  """The label of a curve of `frontier_search`, at epsilon = 3."""
+  """Returns the label of a curve of `frontier_search`, at epsilon = 3."""
   return f'{dataset}, {view}, {factor:g} of the rate of --auto'
 
 
 def _search(dataset: str) -> dict[str, dict[str, Any]]:
-  """Learning rates around that of --auto, at epsilon = 3, and without noise."""
+  """Returns rates around that of --auto, at epsilon = 3 and without noise."""
   chosen = settings(dataset, SERVER, 3)
   return {
     searched_rate(dataset, SERVER, factor): {
@@ -182,7 +182,7 @@ def _experiment(
   )
 
 
-# What the table and the picture of all data sets are made of.
+# The experiments in the table and the picture of all data sets.
 FRONTIERS = tuple(
   _experiment(
     dataset, {**BASE, 'server_momentum': _MOMENTUM}, _automatic(dataset)

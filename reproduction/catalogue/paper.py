@@ -1,9 +1,9 @@
 """The paper's figures and tables.
 
-Printed in the paper: U = 100, K = 10, tau = 5, C = 5, delta = 1e-3, M = 30,
-epsilon = 10 unless swept. Not given, so ours: the learning rates (`tasks`), the
-number of examples of a user, the split (seeded, IID), weights, scaling, and how
-Laplace noise is calibrated (`plans.laplace`).
+The paper prints U = 100, K = 10, tau = 5, C = 5, delta = 1e-3, M = 30, and
+epsilon = 10 unless swept. It does not give, so we chose, the learning rates
+(`tasks`), the number of examples per user, the split (seeded, IID), weights,
+scaling, and how Laplace noise is calibrated (`plans.laplace`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _FALLING, _CONSTANT, _RISING = _LABELS[:2], _LABELS[2], _LABELS[3:]
 _EPSILONS = (1.0, 5.0, 10.0, 20.0, 50.0)
 _EPSILON_LABELS = tuple(f'epsilon = {epsilon:g}' for epsilon in _EPSILONS)
 _SVM_ROUND_NUMBERS = (1, 2, 4, 6, 8, 10, 13, 17, 20, 25, 30, 35, 40, 45, 50)
-# A round of the CNN takes a second where one of the MLP takes a fiftieth.
+# A round of the CNN takes a second, one of the MLP a fiftieth of that.
 _CNN_ROUND_NUMBERS = (5, 10, 20, 40)
 _MLP = tasks.MNIST.settings
 _SVM = tasks.ADULT.settings
@@ -28,8 +28,8 @@ _CNN = {
   'l2_norm_clip': tasks.CNN_L2_NORM_CLIP,
 }
 _IMAGE_TASKS = (tasks.CIFAR10, tasks.FASHION_MNIST)
-# A target that overfits: 20 examples a user, trained to the end in every round.
-# Of more users the same noise would leave no model at all.
+# A target that overfits: 20 examples per user, trained to the end every round.
+# With more users, the same noise would destroy the model.
 _OVERFITTED = {
   **_MLP,
   'users': 2,
@@ -95,7 +95,7 @@ _REFINED = {
   for label, change in _thetas().items()
 }
 
-# Smaller steps, fewer of them: each is noisy.
+# Fewer and smaller steps, because each one is noisy.
 _GRADIENT = {
   f'gradient, epsilon = {epsilon:g}': {
     'mechanism': 'gradient',

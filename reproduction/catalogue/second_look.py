@@ -1,6 +1,6 @@
 """What the paper does not show: its claims at equal delivered epsilon.
 
-Also what the learning rates change (`tasks`).
+It also shows what the learning rates change (`tasks`).
 """
 
 import math
@@ -15,11 +15,11 @@ _EPSILONS = (1.0, 3.0, 10.0)
 
 
 def paper_at(task: tasks.Task, epsilon: float, **more: Any) -> dict[str, Any]:
-  """Settings of `paper`, delivering epsilon to the worst client.
+  """Returns settings of `paper` that deliver epsilon to the worst client.
 
-  In balanced cohorts, where everybody takes part in q M rounds. It is
-  calibrated to a client in all M rounds, so its target is the epsilon that such
-  a one would get. What it delivers it does if its sensitivity held.
+  Cohorts are balanced, so everybody takes part in q M rounds. `paper` is
+  calibrated for a client in all M rounds, so its target is the epsilon that
+  such a client would get. It delivers epsilon only if its sensitivity held.
   """
   paper = {**task.settings, 'participation': 'balanced', 'theta': 1.0, **more}
   delta = paper['delta']
@@ -40,7 +40,7 @@ def _at_equal_epsilon(
   label: str = '',
   **more: Any,
 ) -> dict[str, dict[str, Any]]:
-  """Both mechanisms, delivering epsilon to the worst client, and no noise."""
+  """Returns both mechanisms at equal worst-client epsilon, and no noise."""
   paper = {**task.settings, 'participation': 'balanced', 'theta': 1.0, **more}
   curves: dict[str, dict[str, Any]] = {}
   for epsilon in epsilons:
@@ -114,7 +114,7 @@ def _thetas_of(task: tasks.Task, thetas: Sequence[float]) -> tuple[str, ...]:
 
 
 _STEPS = ((10.0, 0.05), (10.0, 0.2), (10.0, 0.5), (3.0, 0.1))
-# What the printed C does to the CNN.
+# The effect of the printed C on the CNN.
 _SMALL_BALL = {
   f'FMNIST, no noise, C = 5, eta = {eta:g}': {
     **tasks.FASHION_MNIST.settings,
@@ -124,7 +124,7 @@ _SMALL_BALL = {
   }
   for eta in tasks.FASHION_MNIST.grid
 }
-# Of images that mean the same when they are mirrored.
+# For images whose class does not change when they are mirrored.
 _MIRRORED = {
   f'{task.name}, views = {views}': {
     **task.settings,

@@ -1,17 +1,17 @@
 """The paper's four tasks, and their learning rates.
 
 The paper prints U = 100, K = 10, tau = 5, C = 5, delta = 1e-3, M = 30 and
-epsilon = 10. It prints no learning rate. The rule here, one choice for each
+epsilon = 10. It prints no learning rate. Our rule makes one choice for each
 task and mechanism, whatever is swept: the least mean loss after 30 rounds on
-the tuning part of the test set, which no reported number sees
+the tuning part of the test set, which no reported number uses
 (`datasets.with_test_part`). `learning_rates` and `learning_rates_cnn` of the
 catalogue run the grid: for the paper's algorithm with theta = 1 and its noise
 as printed; for the gradient mechanism, together with C_g, with theta = 1 and
 epsilon = 3.
 
-In the ball of radius C = 5 the CNN hardly learns, without noise either: five
-layers share the norm of 5, where they begin with one of 18. So its C is 20.
-`learning_rates_cnn` has the runs that show it.
+In the ball of radius C = 5, the CNN hardly learns, even without noise: five
+layers share the norm of 5, but start with a norm of 18. So its C is 20. The
+runs of `learning_rates_cnn` show it.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ class Task:
   """A model on a data set.
 
   Attributes:
-    name: As in labels.
-    dataset: Of `datasets.LOADERS`.
-    model: Of `models.MODELS`.
+    name: Name in labels.
+    dataset: A key of `datasets.LOADERS`.
+    model: A key of `models.MODELS`.
     grid: The learning rates to choose from.
-    learning_rate: Of the paper's algorithm.
+    learning_rate: Learning rate of the paper's algorithm.
     gradient: Settings of the gradient mechanism.
   """
 
@@ -55,7 +55,7 @@ class Task:
 
   @property
   def settings(self) -> dict[str, Any]:
-    """Of the paper's algorithm."""
+    """Settings of the paper's algorithm."""
     settings = {
       **PAPER,
       'dataset': self.dataset,
@@ -90,7 +90,7 @@ TASKS = (MNIST, ADULT, CIFAR10, FASHION_MNIST)
 def tuning_curves(
   tasks: Iterable[Task], clips: Iterable[float] = EXAMPLE_L2_NORM_CLIPS
 ) -> dict[str, dict[str, Any]]:
-  """Label -> settings, of the whole grid of the tasks."""
+  """Returns label -> settings, for the whole grid of the tasks."""
   curves: dict[str, dict[str, Any]] = {}
   for task in tasks:
     for rate in task.grid:
@@ -110,6 +110,6 @@ def tuning_curves(
 def tuning_label(
   task: Task, learning_rate: float, clip: float | None = None
 ) -> str:
-  """The label of a curve of `tuning_curves`; a clip is the gradient's."""
+  """Returns a label of `tuning_curves`; with a clip, for `gradient`."""
   mechanism = 'paper' if clip is None else f'gradient, C_g = {clip:g}'
   return f'{task.name}, {mechanism}, eta = {learning_rate:g}'

@@ -2,20 +2,20 @@ r"""An empirical privacy audit: how much do a client's releases disclose?
 
 The attacker is the curious server. It knows all settings, the models that it
 broadcasts, D and D', and sees every upload of one client. It has to tell which
-of the two data sets the client holds. From each broadcast w(m-1) it trains on
+of the two data sets the client holds. From each broadcast w(m-1), it trains on
 both without noise. So it knows the upload without noise, a_m under D and b_m
 under D', and sums over the rounds
 
   score = sum_m <upload_m - (a_m + b_m) / 2, a_m - b_m> / v_m
 
 with v_m the variance of the noise in the upload. If the noise is added last, as
-in Algorithm 1, this is the logarithm of the likelihood ratio, and no attack is
-better. With noise in every local step this is true as far as the steps are
-linear; a lower bound is valid for any score.
+in Algorithm 1, this is the log-likelihood ratio, and no attack is better. With
+noise in every local step, this is true as far as the steps are linear. A lower
+bound is valid for any score.
 
 The broadcasts are those of a noiseless run on the examples that D and D' share,
-the same in all trials. An accountant's epsilon holds for any broadcasts, so
-also for these.
+and are the same in all trials. An accountant's epsilon holds for any
+broadcasts, so also for these.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ from tvdp_tf.training import settings as settings_lib
 
 @dataclasses.dataclass(frozen=True)
 class Delivered:
-  """An epsilon that is stated of the calibrated noise.
+  """An epsilon of the calibrated noise.
 
   Attributes:
-    epsilon: By the exact accountant.
-    sensitivity: What it stands on.
+    epsilon: The epsilon, by the exact accountant.
+    sensitivity: The sensitivity that it is based on.
   """
 
   epsilon: float
@@ -48,7 +48,7 @@ class Delivered:
 def build_mechanism(
   settings: audit_settings.AuditSettings,
 ) -> Any:
-  """The mechanism, calibrated for a client that takes part in every round.
+  """Builds the mechanism, calibrated for a client that is in every round.
 
   Returns:
     A `GraphMechanism`.
@@ -63,7 +63,7 @@ def build_mechanism(
     **{name: getattr(settings, name) for name in audit_settings.OF_TRAINING},
   )
   with mechanisms.named_after_a_setting(settings):
-    # One client; with no value to draw, so that the noise is taken for exact.
+    # One client, and no values to draw, so that the noise counts as exact.
     alone = population.Population(
       population.draw(training, 0), np.array([settings.num_examples]), 0
     )
@@ -73,14 +73,14 @@ def build_mechanism(
 def delivered_epsilons(
   settings: audit_settings.AuditSettings, mechanism: mechanisms.GraphMechanism
 ) -> tuple[Delivered, ...]:
-  """What the calibrated noise delivers, by every rule of sensitivity.
+  """Computes the epsilon of the calibrated noise, by each sensitivity rule.
 
   Args:
-    settings: What is audited.
-    mechanism: Its mechanism.
+    settings: The audit's settings.
+    mechanism: The audited mechanism.
 
   Returns:
-    By the rules of `GraphMechanism.client_multipliers`.
+    One for each rule of `GraphMechanism.client_multipliers`.
 
   Raises:
     ValueError: If a noise multiplier is not representable.
@@ -100,23 +100,23 @@ def delivered_epsilons(
   )
 
 
-# Trials that are run at once.
+# Number of trials to run at once.
 _CHUNK = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class AuditResult:
-  """What was claimed, and what was found.
+  """The claim, and what the audit found.
 
   Attributes:
-    settings: What was audited.
-    seed: Of the noise: the same seed gives the same result.
-    pair_description: The example that differs, in words.
+    settings: The audit's settings.
+    seed: Seed of the noise; the same seed gives the same result.
+    pair_description: A description of the example that differs.
     delivered: The accountant's epsilons, before `noise_scale`.
-    bound: What the trials show, whatever the mechanism.
-    gaussian_bound: What they show if the trade-off is Gaussian.
-    scores: Of the trials with D, float64 [trials].
-    alternative_scores: Of those with D'.
+    bound: What the trials show, for any mechanism.
+    gaussian_bound: What the trials show if the trade-off is Gaussian.
+    scores: Scores of the trials with D, float64 [trials].
+    alternative_scores: Scores of the trials with D', float64 [trials].
   """
 
   settings: audit_settings.AuditSettings
@@ -130,7 +130,7 @@ class AuditResult:
 
   @property
   def largest_bound(self) -> float:
-    """The most that `bound` could have shown with so many trials."""
+    """The most that `bound` could have shown with this many trials."""
     settings = self.settings
     return lower_bound.largest_lower_bound(
       settings.trials, settings.delta, settings.confidence
@@ -138,7 +138,7 @@ class AuditResult:
 
   @property
   def refuted(self) -> bool:
-    """Whether the claim is below what was shown, with the confidence."""
+    """Whether the claim is below what was shown with confidence."""
     return self.bound.epsilon_lower_bound > self.settings.epsilon
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -164,14 +164,14 @@ class AuditResult:
 
 
 def _round_scores(client, weights, difference, middle, stddev, keys, trials):
-  """The scores of one round: under D and under D', [trials] each."""
+  """Returns the scores of one round, under D and under D', [trials] each."""
   results = []
   variance = client.upload_variance(stddev)
   worlds = (client.pair.data, client.pair.alternative)
   for world, data in enumerate(worlds):
     parts = []
     for start in range(0, trials, _CHUNK):
-      count = min(_CHUNK, trials)  # Of one size, lest TensorFlow trace again.
+      count = min(_CHUNK, trials)  # A fixed size avoids retracing.
       key = keys(2 * (start // _CHUNK) + world)
       stacked = client.uploads(weights, data, stddev, key, count)
       uploads = releases.flatten(stacked, count)[: trials - start]
@@ -187,14 +187,14 @@ def attack_scores(
   seed: int,
   noise_scale: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Scores of the attack above on independent runs.
+  """Computes the scores of the attack above on independent runs.
 
   Args:
-    client: Whose uploads are attacked.
-    rounds: M; it takes part in each of them.
-    trials: Runs with each of the data sets.
-    seed: Of the noise.
-    noise_scale: Multiplies the noise.
+    client: The client's uploads, which are attacked.
+    rounds: M; the client takes part in every round.
+    trials: Number of runs with each of the two data sets.
+    seed: Seed of the noise.
+    noise_scale: Factor by which the noise is multiplied.
 
   Returns:
     Scores under D and under D', float64 [trials] each.
@@ -223,7 +223,7 @@ def audit(settings: audit_settings.AuditSettings) -> AuditResult:
   """Runs the client's releases many times, and attacks them.
 
   Args:
-    settings: What to audit.
+    settings: The audit's settings.
 
   Returns:
     The result.

@@ -1,4 +1,4 @@
-"""An audit in words, and as files: `audit.json`, `audit.csv`, `audit.png`."""
+"""Reports an audit as text and files: `audit.json`, `.csv` and `.png`."""
 
 import decimal
 import pathlib
@@ -12,7 +12,7 @@ from tvdp_tf.privacy import statement
 
 
 def format_lower_bound(value: float) -> str:
-  """Four significant digits, rounded down: a printed lower bound is one too.
+  """Rounds down to four significant digits, so it is still a lower bound.
 
   >>> format_lower_bound(7.21199), format_lower_bound(0.0)
   ('7.211', '0')
@@ -46,7 +46,7 @@ def _delivered(result: audit.AuditResult) -> list[str]:
 
 
 def _reach(result: audit.AuditResult) -> str:
-  """How much so many trials could have shown."""
+  """Describes how much this many trials could have shown."""
   settings = result.settings
   text = (
     f'{settings.trials} with each of the two data sets; they can show at most '
@@ -75,7 +75,7 @@ def _noise(result: audit.AuditResult) -> str:
 
 
 def verdict(result: audit.AuditResult) -> str:
-  """One line on the claim."""
+  """Returns one line about the claim."""
   if result.refuted:
     return 'REFUTED: the claim is false'
   if result.largest_bound <= result.settings.epsilon:
@@ -84,13 +84,13 @@ def verdict(result: audit.AuditResult) -> str:
 
 
 def describe(result: audit.AuditResult) -> str:
-  """The audit in words.
+  """Describes the audit.
 
   Args:
     result: The audit.
 
   Returns:
-    Lines, the last of them the verdict.
+    Lines of text; the last one is the verdict.
   """
   settings = result.settings
   bound, gaussian_bound = result.bound, result.gaussian_bound
@@ -142,7 +142,7 @@ COLUMNS = ('threshold', 'false_positive_rate', 'true_positive_rate')
 def largest_true_positive_rate(
   fpr: np.ndarray, epsilon: float, delta: float
 ) -> np.ndarray:
-  """The boundary of what (epsilon, delta) allows an attack, elementwise."""
+  """Returns the largest TPR that (epsilon, delta) allows, elementwise."""
   with np.errstate(over='ignore', invalid='ignore'):
     growing = np.where(fpr > 0, np.exp(epsilon) * fpr, 0.0) + delta
   ending = 1 - np.exp(-epsilon) * (1 - delta - fpr)
@@ -156,7 +156,7 @@ def write(result: audit.AuditResult, folder: pathlib.Path) -> None:
     result: The audit.
     folder: An existing folder.
   """
-  # The half that the threshold was not chosen on.
+  # The half that was not used to choose the threshold.
   half = len(result.scores) // 2
   curve = lower_bound.roc_curve(
     result.scores[half:], result.alternative_scores[half:]
@@ -169,7 +169,7 @@ def write(result: audit.AuditResult, folder: pathlib.Path) -> None:
 
 
 def _boundaries(result) -> list[tuple[float, str, str, str]]:
-  """(epsilon, label, color, line style) of the regions to draw."""
+  """Returns (epsilon, label, color, line style) of the regions to draw."""
   settings = result.settings
   claimed = statement.format_epsilon(settings.epsilon)
   found = [
@@ -187,14 +187,14 @@ def _boundaries(result) -> list[tuple[float, str, str, str]]:
 
 
 def _shown_by_misses(bound: lower_bound.LowerBound) -> bool:
-  """Whether it is ln((1 - FPR - delta) / FNR) that is the larger."""
+  """Whether ln((1 - FPR - delta) / FNR) is the larger bound."""
   hits = (bound.tpr_lower_limit - bound.delta) / bound.fpr_upper_limit
   misses = 1 - bound.fpr_upper_limit - bound.delta
   return misses / (1 - bound.tpr_lower_limit) > hits
 
 
 def _draw_panel(axis, result, curve, grid, mirrored: bool) -> None:
-  """One panel; mirrored, it takes D' for what is looked for."""
+  """Draws one panel; if mirrored, the attack looks for D'."""
   settings, bound = result.settings, result.bound
   across, up = curve[:, 1], curve[:, 2]
   point = np.array([[bound.fpr, bound.tpr]])
@@ -202,7 +202,7 @@ def _draw_panel(axis, result, curve, grid, mirrored: bool) -> None:
   if mirrored:
     across, up = 1 - up, 1 - across
     point, limits = 1 - point[:, ::-1], 1 - limits[:, ::-1]
-  # A logarithmic axis has no place for 0.
+  # A logarithmic axis cannot show 0.
   point[:, 0] = np.maximum(point[:, 0], grid[0])
   claimed = largest_true_positive_rate(grid, settings.epsilon, settings.delta)
   axis.fill_between(grid, claimed, 1, color='tab:red', alpha=0.08, linewidth=0)
@@ -241,7 +241,7 @@ def _set_log_axes(axis, result, smallest: float) -> None:
   axis.set_xscale('log')
   axis.set_yscale('log')
   axis.set_xlim(smallest, 1)
-  # What is above the boundary at the left edge must be seen.
+  # Points above the boundary at the left edge must be visible.
   axis.set_ylim(min(result.settings.delta, 1e-2) / 2, 1.3)
   for direction in (axis.xaxis, axis.yaxis):
     direction.set_major_formatter(ticker.FormatStrFormatter('%g'))

@@ -9,14 +9,14 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.attacks import lower_bound
 
-# The fields that training has too.
+# Fields that training has, too.
 OF_TRAINING = (
   *('mechanism', 'epsilon', 'delta', 'theta', 'rounds', 'local_steps'),
   *('l2_norm_clip', 'example_l2_norm_clip', 'learning_rate', 'calibration'),
 )
 
-# Client -> (examples by default, the most there are). All of the training
-# digits; the paper's 60,000 / 100 users.
+# Client -> (default number of examples, maximum): 1,437 training digits in all;
+# the paper's 60,000 examples / 100 users by default.
 _EXAMPLES = {'digits': (100, 1437), 'outlier': (600, 1_000_000)}
 CLIENTS = tuple(_EXAMPLES)
 
@@ -25,7 +25,7 @@ _MOST_TRIALS = 10_000_000
 
 
 def _audited() -> list[str]:
-  """The mechanisms of which one client's releases can be simulated."""
+  """The mechanisms for which one client's releases can be simulated."""
   return [
     name
     for name, kind in mechanisms.MECHANISMS.items()
@@ -35,29 +35,29 @@ def _audited() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class AuditSettings:
-  """One audit of one client, which takes part in every round.
+  """An audit of one client that takes part in every round.
 
   Attributes:
-    mechanism: Name of a mechanism whose clients add noise by themselves
+    mechanism: Name of a mechanism whose clients add noise themselves
       (`GraphMechanism.CLIENT_RELEASES`).
-    client: Whose releases: one of `CLIENTS`, see `releases`.
+    client: The audited client, one of `CLIENTS`; see `releases`.
     examples: n = |D_k|, at least 2; None for the client's default.
-    epsilon: The claim: the target that the noise is calibrated to.
-    delta: As above.
+    epsilon: The claim: the target epsilon that the noise is calibrated to.
+    delta: The target delta.
     theta: Ratio of the noise variances of successive rounds.
-    rounds: M; the client takes part in each of them.
+    rounds: M; the client takes part in every round.
     local_steps: tau.
     l2_norm_clip: C, norm that the parameters are projected to.
     example_l2_norm_clip: C_g, norm that per-example gradients are clipped to.
     learning_rate: eta.
     calibration: One that the mechanism allows; empty for its default.
-      `printed` and `tight` take q = 1, as the client takes part in every round:
-      no amplification is claimed.
-    trials: Runs with each of the two data sets.
-    confidence: Of the lower bound, in (0, 1).
-    noise_scale: What the calibrated noise is multiplied by; below 1 the
-      mechanism is broken on purpose.
-    seed: Makes the audit reproducible; None for another one each time.
+      `printed` and `tight` use q = 1, because the client takes part in every
+      round: no amplification is claimed.
+    trials: Number of runs with each of the two data sets.
+    confidence: Confidence of the lower bound, in (0, 1).
+    noise_scale: Factor by which the calibrated noise is multiplied; below 1,
+      the mechanism is broken on purpose.
+    seed: Makes the audit reproducible; None for a new seed each time.
 
   Raises:
     ValueError: If a field is out of range.
@@ -93,7 +93,7 @@ class AuditSettings:
       _validate.positive(name, getattr(self, name))
     _validate.open_unit('delta', self.delta)
     _validate.open_unit('confidence', self.confidence)
-    # As far as a noise key counts.
+    # The largest values that a noise key allows.
     _validate.integer('rounds', self.rounds, 1, 2**31 - 1)
     _validate.integer('local_steps', self.local_steps, 1, 2**24 - 1)
     self._check_calibration()
@@ -116,6 +116,6 @@ class AuditSettings:
 
   @property
   def num_examples(self) -> int:
-    """n, resolved."""
+    """n, with its default resolved."""
     default, _ = _EXAMPLES[self.client]
     return default if self.examples is None else self.examples

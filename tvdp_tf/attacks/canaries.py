@@ -1,29 +1,28 @@
 r"""Canaries: pairs of examples that uploads distinguish as well as possible.
 
-The clip bounds the influence of one example on an upload: at most it changes
-its clipped gradient from d to -d with |d| = C_g. Canaries come close to this,
-all of a client's at the same time: the two examples of a pair have nearly
-opposite clipped gradients, and different pairs have nearly orthogonal ones.
-Examples are a single bright pixel, different for each pair, positive in one
-example and negative in the other; random patterns; or real examples with
-another label. The best `Family` and scale for a model are determined on its
-initial weights.
+The clip bounds the influence of one example on an upload: at most, it changes
+its clipped gradient from d to -d with |d| = C_g. All canaries of a client come
+close to this at the same time: the two examples of a pair have nearly opposite
+clipped gradients, and different pairs have nearly orthogonal ones. Examples are
+a single bright pixel, different for each pair, positive in one example and
+negative in the other; random patterns; or real examples with another label. The
+best `Family` and scale for a model are determined on its initial weights.
 
-An upload is linear in the coins b (+1 or -1) to first order: of tau steps with
-learning rate eta from w to u, n examples and noise of standard deviation sigma
-on each step's mean gradient,
+To first order, an upload is linear in the coins b (+1 or -1). For tau steps
+with learning rate eta from w to u, n examples and noise of standard deviation
+sigma on each step's mean gradient,
 
   n (w - u) / (eta tau) = sum of all other examples' clipped gradients
       + sum_i c_i + sum_i b_i d_i + N(0, n^2 sigma^2 / tau),
 
-c_i and d_i half the sum and half the difference of the clipped gradients of the
-two examples of pair i: exactly for tau = 1, else taken where the steps were on
-average. The attacker knows all but the coins and the noise. It collects the
-evidence of the uploads (`Evidence`) and estimates all coins of a client at
-once, as if they were N(0, 1) (linear least squares), so that pairs that are not
-quite orthogonal do not disturb each other. The score of a coin is the resulting
-logarithm of the likelihood ratio. A lower bound is valid for any score, even if
-these approximations are wrong.
+where c_i and d_i are half the sum and half the difference of the clipped
+gradients of the two examples of pair i. This is exact for tau = 1; otherwise
+they are computed at the mean position of the steps. The attacker knows all but
+the coins and the noise. It collects the evidence of the uploads (`Evidence`)
+and estimates all coins of a client at once, as if they were N(0, 1) (linear
+least squares), so that pairs that are not quite orthogonal do not disturb each
+other. The score of a coin is the resulting log-likelihood ratio. A lower bound
+is valid for any score, even if these approximations are wrong.
 """
 
 import dataclasses
@@ -37,14 +36,14 @@ import tensorflow_federated as tff
 
 from tvdp_tf.attacks import clipped_mean
 
-# Examples whose gradients are held at a time, beside those that are kept.
+# Number of examples whose gradients are held temporarily.
 _CHUNK = 64
-# Numbers in the gradients of a client's canaries: one gigabyte.
+# Most numbers in the gradients of a client's canaries: one gigabyte.
 _MOST_NUMBERS = 2**27
-# Pairs that a family is tried on.
+# Number of pairs to try a family on.
 _TRIED = 96
 
-# (features [c, ...], labels [c]) of the first and of the second of each pair.
+# (features [c, ...], labels [c]) of the first and second example of each pair.
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -53,10 +52,10 @@ class Family:
   """A kind of canary.
 
   Attributes:
-    kind: What the features are: 'pixel', 'pattern' or 'example'.
-    scale: What they are multiplied by.
-    opposite: What distinguishes the two: the sign of the features, or else the
-      label.
+    kind: The kind of features: 'pixel', 'pattern' or 'example'.
+    scale: Factor by which the features are multiplied.
+    opposite: Whether the two examples of a pair differ in the sign of their
+      features; otherwise they differ in the label.
   """
 
   kind: str
@@ -91,14 +90,14 @@ def make_pairs(
   num_classes: int,
   rng: np.random.Generator,
 ) -> Pairs:
-  """Pairs of canaries.
+  """Makes pairs of canaries.
 
   Args:
-    family: What they are.
-    features: Of the examples whose place they take, [c, ...].
-    labels: Of these, int [c].
-    num_classes: Of the data set.
-    rng: Draws pixels, patterns and labels: public, unlike the coins.
+    family: The kind of canaries.
+    features: Features of the examples that they replace, [c, ...].
+    labels: Labels of these examples, int [c].
+    num_classes: Number of classes of the data set.
+    rng: Draws pixels, patterns and labels, which are public, unlike the coins.
 
   Returns:
     The pairs.
@@ -110,8 +109,8 @@ def make_pairs(
     first = features * family.scale
   elif family.kind == 'pixel':
     first = np.zeros([count, size], features.dtype)
-    # All pixels in turn, so that as few pairs as possible share one; pairs that
-    # do are of different labels.
+    # All pixels in turn, so that as few pairs as possible share one; those that
+    # do have different labels.
     pixels = np.resize(rng.permutation(size), count)
     first[np.arange(count), pixels] = family.scale
   else:
@@ -130,7 +129,7 @@ def make_pairs(
 
 
 def chosen(pairs: Pairs, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """What the client trains on: of each pair the first where its coin is True.
+  """Selects what the client trains on: the first example if its coin is True.
 
   Args:
     pairs: The canaries.
@@ -148,7 +147,7 @@ def chosen(pairs: Pairs, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def most_canaries(parameters: int) -> int:
-  """How many pairs' gradients of so many parameters fit in memory."""
+  """Returns how many pairs' gradients of this size fit in memory."""
   return max(1, _MOST_NUMBERS // (2 * parameters))
 
 
@@ -195,7 +194,7 @@ class ClippedGradients:
       found = map_fn(
         lambda example: gradient(list(weights), example), (features, labels)
       )
-      # Scaled by the largest value first, lest the squares overflow.
+      # Scaled by the largest value first, so that squares do not overflow.
       largest = tf.reduce_max(tf.abs(found), axis=1, keepdims=True)
       largest = tf.maximum(largest, tf.constant(1e-30))
       norms = largest * tf.norm(found / largest, axis=1, keepdims=True)
@@ -226,7 +225,7 @@ class ClippedGradients:
       )
 
   def split(self, row: np.ndarray) -> list[np.ndarray]:
-    """The weights of a row."""
+    """Splits a row into weights."""
     ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]
     return [
       part.reshape(shape).astype(np.float32)
@@ -236,7 +235,7 @@ class ClippedGradients:
   def __call__(
     self, weights: Sequence, features: np.ndarray, labels: np.ndarray
   ) -> np.ndarray:
-    """The gradients of a batch, float32 [n, d]."""
+    """Computes the gradients of a batch, float32 [n, d]."""
     result = np.empty([len(labels), self.parameters], np.float32)
     for start in range(0, len(labels), _CHUNK):
       part = slice(start, start + _CHUNK)
@@ -248,7 +247,7 @@ class ClippedGradients:
   def sum(
     self, weights: Sequence, features: np.ndarray, labels: np.ndarray
   ) -> np.ndarray:
-    """The sum of the gradients, float64 [d]."""
+    """Sums the gradients, float64 [d]."""
     total = np.zeros([self.parameters])
     for start in range(0, len(labels), _CHUNK):
       part = slice(start, start + _CHUNK)
@@ -260,7 +259,7 @@ class ClippedGradients:
   def differences(
     self, weights: Sequence, pairs: Pairs
   ) -> tuple[np.ndarray, np.ndarray]:
-    """d_i of every pair, float32 [c, d], and the sum of all c_i, [d]."""
+    """Returns d_i of all pairs, float32 [c, d], and the sum of all c_i, [d]."""
     first, first_labels, second, second_labels = pairs
     halves = self(weights, first, first_labels)
     others = self(weights, second, second_labels)
@@ -274,16 +273,16 @@ class ClippedGradients:
 
 
 class ClippedUpdates(ClippedGradients):
-  """Clipped updates of users, with their signs changed, in gradients' place.
+  """Negated clipped updates of users, used in place of gradients.
 
-  A user holds copies of one example: full-batch steps are those of this one.
-  What a canary is to a mean gradient, the user is to a sum of updates: d_i is
-  half the difference of the updates of its two data sets, for any number of
-  steps.
+  A user holds copies of one example, so full-batch steps are those of this
+  example. The user is to a sum of updates what a canary is to a mean gradient:
+  d_i is half the difference of the updates of its two data sets, for any number
+  of steps.
   """
 
   def __init__(self, target: clipped_mean.Subject):
-    """See `ClippedGradients`; of an `update_subject`."""
+    """See `ClippedGradients`; `target` is an `update_subject`."""
     super().__init__(target.model, target.example_l2_norm_clip)
     self._target = target
 
@@ -304,7 +303,7 @@ class ClippedUpdates(ClippedGradients):
 
 
 def _solved(gram: np.ndarray) -> np.ndarray:
-  """The inverse of I + gram: what is not known of the coins."""
+  """Returns the inverse of I + gram: the remaining uncertainty of the coins."""
   return np.linalg.inv(np.eye(len(gram)) + gram)
 
 
@@ -314,11 +313,12 @@ def _signal_to_noise(unknown: np.ndarray) -> np.ndarray:
 
 
 class Evidence:
-  """What uploads of one client say about its coins.
+  """The evidence about a client's coins in its uploads.
 
   Attributes:
-    gram: float64 [c, c], of the d_i over the noise, added up over uploads.
-    projections: float64 [c], of what was seen, likewise.
+    gram: float64 [c, c], Gram matrix of the d_i over the noise, summed over
+      uploads.
+    projections: float64 [c], projections of what was seen on the d_i, likewise.
   """
 
   def __init__(self, canaries: int):
@@ -328,32 +328,32 @@ class Evidence:
   def add(
     self, differences: np.ndarray, residual: np.ndarray, noise_stddev: float
   ) -> None:
-    """Takes what an upload says.
+    """Adds the evidence of an upload.
 
     Args:
       differences: d_i, float32 [c, d].
       residual: sum_i b_i d_i + noise, float64 [d].
-      noise_stddev: Of the noise in each value.
+      noise_stddev: Standard deviation of the noise in each value.
     """
     precision = noise_stddev**-2.0
     self.gram += precision * (differences @ differences.T).astype(np.float64)
     self.projections += precision * (differences @ residual.astype(np.float32))
 
   def scores(self) -> np.ndarray:
-    """Log-likelihood ratios of the coins, float64 [c]; above 0 for True."""
+    """Returns log-likelihood ratios of the coins, float64 [c]; > 0 for True."""
     unknown = _solved(self.gram)
     left = np.clip(np.diag(unknown), 1e-12, 1.0)
     return 2 * (unknown @ self.projections) / left
 
   def separations(self) -> np.ndarray:
-    """How many standard deviations the two values of a score are apart."""
+    """Returns how many standard deviations a score's two values are apart."""
     return 2 * np.sqrt(_signal_to_noise(_solved(self.gram)))
 
 
 def planned_separations(
   differences: np.ndarray, mu: float, example_l2_norm_clip: float
 ) -> np.ndarray:
-  """What `Evidence.separations` will be if gradients do not change.
+  """Predicts `Evidence.separations`, assuming that gradients do not change.
 
   Args:
     differences: d_i, [c, d].
@@ -382,23 +382,23 @@ def best_family(
   rng: np.random.Generator,
   families: Sequence[Family] = FAMILIES,
 ) -> tuple[Family, np.ndarray]:
-  """The family whose pairs are told apart best, from public facts alone.
+  """Finds the family whose pairs are best distinguished, from public facts.
 
   Args:
-    gradients: Of the model.
-    weights: Its initial weights.
-    features: Of the examples that canaries take the place of, [c, ...].
-    labels: Of these.
-    num_classes: Of the data set.
-    mu: As of `planned_separations`.
-    rng: As of `make_pairs`.
-    families: To choose from.
+    gradients: Clipped gradients of the model.
+    weights: The model's initial weights.
+    features: Features of the examples that canaries replace, [c, ...].
+    labels: Labels of these examples.
+    num_classes: Number of classes of the data set.
+    mu: As for `planned_separations`.
+    rng: As for `make_pairs`.
+    families: The families to choose from.
 
   Returns:
     The family, and the planned separations of c pairs of it.
 
   Raises:
-    ValueError: If the model has no gradient on any of them.
+    ValueError: If the model has no gradient on any of the families.
   """
   best: tuple[float, Family] | None = None
   for family in families:
@@ -407,7 +407,7 @@ def best_family(
     try:
       differences, _ = gradients.differences(weights, pairs)
     except tf.errors.InvalidArgumentError:
-      continue  # Such as an index that an embedding does not have.
+      continue  # Such as an index out of an embedding's range.
     planned = planned_separations(
       differences, mu, gradients.example_l2_norm_clip
     )

@@ -1,16 +1,15 @@
-"""The mean of clipped gradients as training has it, and pairs of data sets.
+"""The mean of clipped gradients as used in training, and pairs of data sets.
 
 Replacing one of n examples moves the mean by at most 2 C_g / n, for any model,
-weights and data. The measure of a pair of data sets is the ratio
+weights and data. A pair of data sets is measured by the ratio
 
   n |g(D) - g(D')| / (2 C_g),
 
 which is at most 1 if the guarantee holds, rounding included.
 
-If users are protected, the clipped update takes the place of the mean, with its
-sign changed: it moves by at most 2 C_u from one data set of a user to any
-other. Both data sets of a pair then have one example (n = 1), all that the user
-has.
+If users are protected, the negated clipped update replaces the mean: it moves
+by at most 2 C_u from one data set of a user to any other. Both data sets of a
+pair then have one example (n = 1), which is all that the user has.
 """
 
 import dataclasses
@@ -28,23 +27,23 @@ from tvdp_tf.learning import clipping
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """What is searched.
+  """The subject of a search.
 
   Attributes:
-    name: In words.
-    model: Of the mean.
+    name: A description.
+    model: The model.
     example_l2_norm_clip: C_g.
-    mean: How training computes the mean of the clipped gradients.
-    means: The same of several data sets of one size, one after the other:
+    mean: Computes the mean of the clipped gradients as training does.
+    means: The same for several data sets of one size, one after the other:
       (weights, features [k, n, ...], labels [k, n]) -> tensors [k, ...].
     single: (weights, features [1, ...], labels [1]) -> the outputs, and the
-      gradient of this one example, not clipped.
+      unclipped gradient of this one example.
     slopes: (weights, features, labels, index, feature, label) of a `Pair` ->
       the gradient of the logarithm of the movement, with respect to all
-      features of D, and to those of the example that is another in D'.
+      features of D, and to those of the replaced example in D'.
     unit: What is protected: 'example' or 'user'.
     steps: How a client trains: `local_steps`, `learning_rate` and
-      `l2_regularization`. Of a mean gradient, so that it is the update.
+      `l2_regularization`. For a mean gradient, values that make it the update.
   """
 
   name: str
@@ -61,7 +60,7 @@ class Subject:
 
   @property
   def weights(self) -> list[np.ndarray]:
-    """The initial ones."""
+    """The model's initial weights."""
     return list(self.model.initial_weights[0])
 
 
@@ -72,14 +71,14 @@ def subject(
   clipped_sum: clipping.ClippedSum | None = None,
   mean: Callable[..., list[tf.Tensor]] = clipping.clipped_mean_gradient,
 ) -> Subject:
-  """A model's mean of clipped gradients, as it is trained on.
+  """Returns the subject for a model's mean of clipped gradients in training.
 
   Args:
-    name: In words.
+    name: A description.
     model: As for `federated.build_learning_process`.
     example_l2_norm_clip: C_g.
-    clipped_sum: How a microbatch is summed; by default as training does it.
-    mean: How microbatches are summed; by default as training does it.
+    clipped_sum: How to sum over a microbatch; by default, as in training.
+    mean: How to sum over microbatches; by default, as in training.
 
   Raises:
     ValueError: If training would refuse the model.
@@ -173,13 +172,13 @@ def update_subject(
   l2_norm_clip: float,
   steps: Mapping[str, Any],
 ) -> Subject:
-  """A user's clipped update, as it is sent, with its sign changed.
+  """Returns the subject for a user's clipped update as it is sent, negated.
 
   Args:
-    name: In words.
+    name: A description.
     model: As for `federated.build_learning_process`.
-    l2_norm_clip: C_u, in the place of C_g.
-    steps: As of `Subject`.
+    l2_norm_clip: C_u, in place of C_g.
+    steps: As for `Subject`.
   """
   update = client_work.clipped_update(model, l2_norm_clip=l2_norm_clip, **steps)
 
@@ -197,13 +196,13 @@ class Pair:
   """Two data sets that differ in one example.
 
   Attributes:
-    family: How they were found.
-    weights: Of the model.
-    features: Of D, [n, ...].
-    labels: Of D, [n].
-    index: Of the example that differs.
-    feature: In D', that example's features.
-    label: In D', its label.
+    family: How the pair was found.
+    weights: Weights of the model.
+    features: Features of D, [n, ...].
+    labels: Labels of D, [n].
+    index: Index of the example that differs.
+    feature: Features of that example in D'.
+    label: Label of that example in D'.
     ratio: n |g(D) - g(D')| / (2 C_g); inf where a mean is not finite.
   """
 
@@ -218,7 +217,7 @@ class Pair:
 
   @property
   def examples(self) -> int:
-    """n, of either."""
+    """n, the size of either data set."""
     return len(self.labels)
 
   @property
@@ -235,14 +234,14 @@ class Pair:
 
 
 def flat(tensors: Sequence) -> np.ndarray:
-  """All values of tensors, float64 [d]."""
+  """Concatenates all values of tensors, float64 [d]."""
   return np.concatenate(
     [np.ravel(np.asarray(t)).astype(np.float64) for t in tensors]
   )
 
 
 def tensors(weights, data) -> list:
-  """The arguments of a `Subject`'s functions."""
+  """Converts weights and data to arguments of a `Subject`'s functions."""
   features, labels = data
   return [
     [tf.constant(w) for w in weights],
@@ -252,12 +251,12 @@ def tensors(weights, data) -> list:
 
 
 def mean_of(target: Subject, weights, data) -> np.ndarray:
-  """The mean of the clipped gradients, float64 [d]."""
+  """Computes the mean of the clipped gradients, float64 [d]."""
   return flat(target.mean(*tensors(weights, data)))
 
 
 def distance_ratio(target: Subject, one: np.ndarray, other: np.ndarray, n: int):
-  """The ratio of two means; inf where one is not finite."""
+  """Computes the ratio of two means; inf if one is not finite."""
   with np.errstate(over='ignore', invalid='ignore'):
     distance = float(np.linalg.norm(one - other))
   if not math.isfinite(distance):
@@ -266,7 +265,7 @@ def distance_ratio(target: Subject, one: np.ndarray, other: np.ndarray, n: int):
 
 
 def measured(target: Subject, pair: Pair) -> Pair:
-  """The pair with its ratio."""
+  """Returns the pair with its measured ratio."""
   one = mean_of(target, pair.weights, pair.data)
   other = mean_of(target, pair.weights, pair.alternative)
   return dataclasses.replace(
@@ -277,7 +276,7 @@ def measured(target: Subject, pair: Pair) -> Pair:
 def _example_gradient(
   target: Subject, weights: Sequence[np.ndarray], feature, label
 ) -> np.ndarray:
-  """The gradient of a single example, not clipped, float64 [d]."""
+  """Computes the unclipped gradient of a single example, float64 [d]."""
   _, gradient = target.single(*tensors(weights, (feature[np.newaxis], [label])))
   return flat(gradient)
 
@@ -288,8 +287,8 @@ def gradient_error(
   """Distance of the mean from that of single clipped gradients, over C_g.
 
   Args:
-    target: What is searched.
-    weights: Of the model.
+    target: The subject.
+    weights: Weights of the model.
     data: Features [n, ...] and labels [n].
   """
   clip = target.example_l2_norm_clip
@@ -305,7 +304,7 @@ def gradient_error(
 
 
 def measured_together(target: Subject, pairs: Sequence[Pair]) -> list[Pair]:
-  """Pairs of one D."""
+  """Measures pairs that share D."""
   data = [pairs[0].data, *(pair.alternative for pair in pairs)]
   stacked = [np.stack(parts) for parts in zip(*data, strict=True)]
   means = target.means(*tensors(pairs[0].weights, stacked))

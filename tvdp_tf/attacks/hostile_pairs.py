@@ -11,16 +11,16 @@ floating point. The measure is the ratio
 which is at most 1 if the guarantee holds, rounding included. The search tries
 
 * data sets that are hostile to arithmetic and to layers that mix the examples
-  of a batch: norms from 1e-4 to 1e30, repeated, equal and single-valued
-  examples, others that are not numbers; weights from 1e-19 to large; sizes at
-  the edge of a microbatch;
-* an ascent from the best of them: the gradient of the movement with respect to
-  all examples where it can be had, else random steps;
-* sums that sit at a power of two, for a model of one weight. There the spacing
-  of floating-point numbers doubles, and later addends round one way in D and
-  another in D' (Casacuberta, Shoemate, Vadhan and Wagaman, "Widespread
+  of a batch: norms from 1e-4 to 1e30; repeated, equal and single-valued
+  examples; values that are NaN or infinite; weights from 1e-19 to large; sizes
+  at the edge of a microbatch;
+* an ascent from the best of them: along the gradient of the movement with
+  respect to all examples if available, otherwise by random steps;
+* sums close to a power of two, for a model with one weight. There the spacing
+  of floating-point numbers doubles, and later addends are rounded differently
+  in D and in D' (Casacuberta, Shoemate, Vadhan and Wagaman, "Widespread
   Underestimation of Sensitivity in Differentially Private Libraries and How to
-  Fix It", 2022). The sums are the same code for every model.
+  Fix It", 2022). The code of the sums is the same for every model.
 
 It also compares the mean with that of the single examples' clipped gradients:
 training on something else is a bug, even if it leaks nothing. If users are
@@ -45,9 +45,9 @@ from tvdp_tf.learning import clipping
 from tvdp_tf.learning import models as models_lib
 
 SIZES = (1, 2, 7, 64, 65, 600)
-# From here on fewer contents and weights: they take longer.
+# Larger sizes use fewer contents and weights, because they take longer.
 _LARGE = 64
-# Of a bisection.
+# Steps of a bisection.
 _DRAWN_STEPS = 40
 
 # What an example's features can be multiplied by or replaced with.
@@ -62,9 +62,9 @@ REPLACEMENTS = (
   *('label', 'negative', 'zero', 'one value', '1e4', '2e18', '1e30'),
   *('infinite', 'NaN'),
 )
-# A square of less is zero in float32, and one of more is infinite.
+# In float32, squares of smaller numbers are zero, and of larger ones infinite.
 _LEAST_SQUARED, _MOST_SQUARED = 1e-19, 1.8e19
-# How long the gradients of `graded` examples are, in clips.
+# Norm of the gradients of `graded` examples, in clips.
 _GRADE = 100.0
 _SCALES = (1e-3, 1e5)
 
@@ -110,16 +110,16 @@ class HostileData:
   def _graded(
     self, weights: Sequence[np.ndarray]
   ) -> tuple[np.ndarray, np.ndarray]:
-    """An example the model is so sure of that its gradient is hardly clipped.
+    """Makes an example that the model is so sure of that it is hardly clipped.
 
-    For a small C_g its gradient is small enough for squares to be lost.
+    For a small C_g, its gradient is so small that squares underflow.
     """
     pattern = self._rng.standard_normal(self._shape)
     wanted = _GRADE * self._target.example_l2_norm_clip
     label: Any = np.int32(0)
     low, high = _SCALES
     for step in range(_DRAWN_STEPS):
-      # The larger the scale, the surer the model: bisection.
+      # A bisection: the larger the scale, the surer the model.
       scale = math.sqrt(low * high)
       feature = self._cast(scale * pattern)
       for _ in range(2 if step == 0 else 1):
@@ -138,7 +138,7 @@ class HostileData:
   def contents(
     self, kind: str, n: int, weights: Sequence[np.ndarray]
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Features [n, ...] and labels [n] of a kind, for a model's weights."""
+    """Makes features [n, ...] and labels [n] of a kind, for given weights."""
     rng, shape = self._rng, [n, *self._shape]
     labels = rng.integers(self._labels, size=n).astype(np.int32)
     if kind == 'data' and self._data is not None:
@@ -173,7 +173,7 @@ class HostileData:
     return self._cast(features), labels
 
   def weights(self, kind: str) -> list[np.ndarray]:
-    """Weights of the model, however odd: a guarantee covers them all."""
+    """Makes weights, however unusual: the guarantee covers all weights."""
     if kind == 'initial':
       return self._initial
     if kind == 'edge':
@@ -193,7 +193,7 @@ class HostileData:
   def replacement(
     self, kind: str, feature: np.ndarray, label: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """What one example is replaced with."""
+    """Makes the replacement of one example."""
     changed = ((label + 1) % self._labels).astype(np.int32)
     if kind == 'label':
       return feature, changed
@@ -210,7 +210,7 @@ class HostileData:
 def families(
   sizes: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[int, str, str]]:
-  """(n, weights, contents) in random order, of all kinds soon."""
+  """Returns (n, weights, contents) in random order: all kinds come early."""
   found = [
     (n, weights, contents)
     for n in sizes
@@ -223,7 +223,7 @@ def families(
 def family_pairs(
   maker: HostileData, n: int, weights: str, contents: str
 ) -> list[clipped_mean.Pair]:
-  """Pairs that share D."""
+  """Makes pairs that share D."""
   drawn = maker.weights(weights)
   features, labels = maker.contents(contents, n, drawn)
   found = []
@@ -237,14 +237,14 @@ def family_pairs(
   return found
 
 
-# A sum of so many clips sits at a power of two.
+# A sum of this many clips is a power of two.
 _BINADE = 2.0**16
 
 
 def linear_probe() -> models.KerasFunctionalModel:
-  """A model whose gradient on an example x, a number of label 0, is x.
+  """Returns a model whose gradient on an example x (a number, label 0) is x.
 
-  One weight, 0, and the hinge loss.
+  It has one weight, 0, and the hinge loss.
   """
   keras_model = tf.keras.Sequential(
     [
@@ -260,28 +260,28 @@ def linear_probe() -> models.KerasFunctionalModel:
 def binade_pair(
   target: clipped_mean.Subject, later: int = 33_024
 ) -> clipped_mean.Pair:
-  """A pair whose sums straddle a power of two, for the `linear_probe`.
+  """Makes a pair whose sums straddle a power of two, for the `linear_probe`.
 
-  Clipped examples bring the sum to 2^16 C_g; the example that differs puts it
+  Clipped examples bring the sum to 2^16 C_g; the example that differs moves it
   above or below. Then come `later` examples. Each of their microbatches
-  subtracts a little less than half of the float32 spacing above 2^16. Summed in
-  float32, that changes nothing above, and more than it should below.
+  subtracts slightly less than half of the float32 spacing above 2^16. Summed in
+  float32, this changes nothing above, and more than it should below.
 
   Args:
-    target: Of a `linear_probe`.
-    later: How many such examples, a multiple of 64.
+    target: The subject of a `linear_probe`.
+    later: The number of later examples, a multiple of 64.
 
   Returns:
-    The pair, measured. In exact arithmetic its ratio is that of one example.
+    The pair, measured. In exact arithmetic, its ratio is that of one example.
   """
   clip, size = target.example_l2_norm_clip, clipping.MICROBATCH_SIZE
-  # Powers of two are those of the sum, whatever the clip.
+  # The sum must be at a power of two, whatever the clip.
   power = 2.0 ** round(math.log2(_BINADE * clip))
   one = clipped_mean.mean_of(target, target.weights, _probe_data([2 * clip]))[0]
   before = int(power / one) // size * size + size
   fraction = 0.0
   small = 0.999 * power * 2.0**-24 / size
-  for _ in range(4):  # What is added up is rounded: measured, then corrected.
+  for _ in range(4):  # Addends are rounded: measure, then correct.
     first = [0.0, fraction, *([2 * clip] * before)]
     first += [0.0] * (-len(first) % size)
     total = clipped_mean.mean_of(target, target.weights, _probe_data(first))[
@@ -310,9 +310,9 @@ def _probe_data(values) -> tuple[np.ndarray, np.ndarray]:
   return features, np.zeros(len(features), np.int32)
 
 
-# Of the measurement itself, in float64.
+# Tolerance of the measurement itself, in float64.
 TOLERANCE = 1e-9
-# What a mean in float32 may differ by from that of another order of sums.
+# Tolerance for the same float32 mean summed in another order.
 GRADIENT_TOLERANCE = 1e-2
 
 SECONDS = 60.0
@@ -332,17 +332,17 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-  """What was found.
+  """The result of a search.
 
   Attributes:
-    subject: Of the worst pair.
+    subject: The subject of the worst pair.
     worst: The worst pair.
-    findings: Of every family and size, as they were searched.
+    findings: Findings for every family and size, in the order of the search.
     pairs: How many pairs were measured.
-    gradient_error: Distance of the mean from that of the examples' own clipped
-      gradients, relative to C_g: the largest. None where users are protected.
+    gradient_error: Largest distance of the mean from that of the examples' own
+      clipped gradients, relative to C_g. None if users are protected.
     repeatable: Whether the same data give the same mean. If not, as with
-      dropout, distances say nothing, and no pair was measured.
+      dropout, distances mean nothing, and no pair was measured.
   """
 
   subject: clipped_mean.Subject
@@ -359,17 +359,17 @@ class SearchResult:
 
   @property
   def refuted(self) -> bool:
-    """Whether a pair moves the mean further than is allowed."""
+    """Whether a pair moves the mean further than allowed."""
     return self.ratio > 1 + TOLERANCE
 
   @property
   def wrong_gradient(self) -> bool:
-    """Whether what is trained on is not the model's gradient."""
+    """Whether training uses something other than the model's gradient."""
     error = self.gradient_error
     return error is not None and error > GRADIENT_TOLERANCE
 
   def to_json_dict(self) -> dict[str, Any]:
-    """All but the examples, ready for `json.dumps`."""
+    """Returns all but the examples, ready for `json.dumps`."""
     worst = self.worst
     return {
       'pairs': self.pairs,
@@ -389,7 +389,7 @@ class SearchResult:
 
 
 def _stepped(values: np.ndarray, slope: np.ndarray, share: float) -> np.ndarray:
-  """Values moved along the slope by a share of their own norm."""
+  """Moves values along the slope by a fraction of their own norm."""
   norm = float(np.linalg.norm(slope.astype(np.float64)))
   length = share * max(float(np.linalg.norm(values.astype(np.float64))), 1e-3)
   return (values + slope * (length / norm)).astype(values.dtype)
@@ -401,13 +401,13 @@ def ascend(
   rng: np.random.Generator,
   steps: int = _STEPS,
 ) -> clipped_mean.Pair:
-  """The best pair on a way up from one, by gradient or at random.
+  """Returns the best pair of an ascent, by gradient or by random steps.
 
   Args:
-    target: What is searched.
-    start: Of finite floating-point features, measured.
-    rng: Of the random steps.
-    steps: How many.
+    target: The subject.
+    start: A measured pair with finite floating-point features.
+    rng: Draws the random steps.
+    steps: Number of steps.
   """
   best = current = start
   share = 0.3
@@ -430,7 +430,7 @@ def ascend(
       or not all(np.isfinite(f).all() for f in found)
       or not any(np.linalg.norm(f.astype(np.float64)) > 0 for f in found)
     ):
-      # A plateau, as where all gradients are clipped.
+      # A plateau, for example where all gradients are clipped.
       current = best
       found = [
         rng.standard_normal(values.shape)
@@ -464,18 +464,18 @@ def search(
   seconds: float = SECONDS,
   progress: bool = False,
 ) -> SearchResult:
-  """Looks for the pair that moves the mean furthest.
+  """Searches for the pair that moves the mean furthest.
 
   Args:
     target: The model under attack.
-    data: Features and labels to draw examples from, beside those made up.
+    data: Features and labels to draw examples from, besides made-up ones.
     seed: The same seed searches the same pairs.
-    sizes: n of the pairs; 1 alone where users are protected.
-    ascents: From how many of the pairs to go on upwards.
-    probe: A `subject` of the `linear_probe` for `binade_pair`; None for none.
-    seconds: About how long to search: of a large model not all pairs are
-      looked at.
-    progress: Whether to show a bar.
+    sizes: n of the pairs; only 1 if users are protected.
+    ascents: From how many of the pairs to start an ascent.
+    probe: The `subject` of a `linear_probe` for `binade_pair`, or None.
+    seconds: About how long to search. For a large model, not all pairs are
+      measured.
+    progress: Whether to show a progress bar.
 
   Returns:
     The result.
@@ -520,7 +520,7 @@ def search(
       bar.update()
       count += 1
       findings.append(_finding(probe, pair))
-      # Of two that are as they should be, the model's own.
+      # If both are within the bound, keep the model's own.
       if pair.ratio > max(worst.ratio, 1 + TOLERANCE):
         worst, worst_subject = pair, probe
   return SearchResult(worst_subject, worst, tuple(findings), count, error)
@@ -544,7 +544,7 @@ def _repeats(target: clipped_mean.Subject, data) -> bool:
 def _starts(
   found: Sequence[clipped_mean.Pair], count: int
 ) -> list[clipped_mean.Pair]:
-  """The best pair of each content: where to go on from."""
+  """Returns the best pair of each content, to start ascents from."""
   best: dict[str, clipped_mean.Pair] = {}
   for pair in sorted(found, key=_ratio, reverse=True):
     finite = (

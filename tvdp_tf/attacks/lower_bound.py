@@ -1,24 +1,24 @@
 r"""Lower bounds of epsilon, with confidence, from the scores of an attack.
 
-An attack gives each run a score, large where it believes in data set D and
-small where it believes in its neighbour D'. Whatever the threshold, a
-mechanism that is (epsilon, delta)-DP lets it be right and wrong only so that
+An attack gives each run a score, large if it believes in data set D and small
+if it believes in the neighboring data set D'. Whatever the threshold, a
+mechanism that is (epsilon, delta)-DP limits its success so that
 
   TPR <= e^epsilon FPR + delta  and  1 - FPR <= e^epsilon (1 - TPR) + delta,
 
-with TPR and FPR the probabilities that it says D under D and under D'. So rates
-that are measured refute an epsilon that is too small:
+with TPR and FPR the probabilities that it says D under D and under D'. So
+measured rates refute an epsilon that is too small:
 
   epsilon >= ln((TPR - delta) / FPR),  epsilon >= ln((1 - FPR - delta) / FNR).
 
-The threshold is chosen on the first half of the trials and its rates are
-counted on the second. Clopper-Pearson limits hold each rate with probability
-1 - alpha/2, hence both at once with 1 - alpha (Bonferroni); both inequalities
-use the same two limits, so that the larger of the two holds with the same
+The threshold is chosen on the first half of the trials, and its rates are
+counted on the second half. Each Clopper-Pearson limit holds with probability
+1 - alpha/2, hence both at once with 1 - alpha (Bonferroni). Both inequalities
+use the same two limits, so the larger of the two holds with the same
 confidence. `empirical_lower_bound` assumes nothing else about the mechanism.
 
-Nothing of an epsilon is shown by few trials: n of them without a single error
-show no more than about ln(n / ln(2 / alpha)), see `largest_lower_bound`.
+Few trials show little: n trials without a single error show no more than about
+ln(n / ln(2 / alpha)), see `largest_lower_bound`.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ GAUSSIAN_ASSUMPTION = (
 )
 
 MINIMUM_TRIALS = 4
-# Thresholds tried; more show no more, but take time.
+# Number of thresholds to try; more take time, but do not show more.
 _CANDIDATES = 1000
 _CURVE_POINTS = 400
-# Limits so wide that the choice does not fall for a lucky tail.
+# Limits so wide that a lucky tail does not mislead the choice.
 _SELECTION_ERROR = 1e-3
 
 # (lower limits of TPR, upper limits of FPR) -> lower bounds of epsilon.
@@ -55,16 +55,17 @@ class LowerBound:
   Attributes:
     epsilon_lower_bound: Epsilon is at least this, with `confidence`; 0 if
       nothing is shown.
-    delta: At this delta.
+    delta: The delta at which the bound holds.
     confidence: Probability over the trials that the bound is true.
-    trials: Under D, and as many under D'; half of them chose the threshold.
+    trials: Number of trials under D, and also under D'; half of them were used
+      to choose the threshold.
     threshold: A score above it is taken for D.
-    tpr: Share of the evaluated trials under D that were taken for D.
-    fpr: The same under D'.
-    tpr_lower_limit: The probability of the former is at least this.
-    fpr_upper_limit: The probability of the latter is at most this; both hold
-      at once with `confidence`.
-    assumption: What is taken for granted about the mechanism.
+    tpr: Fraction of the evaluated trials under D that were taken for D.
+    fpr: Fraction of the evaluated trials under D' that were taken for D.
+    tpr_lower_limit: The probability behind `tpr` is at least this.
+    fpr_upper_limit: The probability behind `fpr` is at most this; both limits
+      hold at once with `confidence`.
+    assumption: What is assumed about the mechanism.
   """
 
   epsilon_lower_bound: float
@@ -79,19 +80,19 @@ class LowerBound:
   assumption: str
 
   def to_json_dict(self) -> dict[str, str | float | int]:
-    """The attributes, ready for `json.dumps`."""
+    """Returns the attributes, ready for `json.dumps`."""
     return dataclasses.asdict(self)
 
 
 def rate_limits(
   successes: np.ndarray | int, trials: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Clopper-Pearson limits of a probability: (lower, upper).
+  """Returns the Clopper-Pearson limits of a probability: (lower, upper).
 
   Args:
     successes: Counts in [0, trials].
-    trials: Of independent trials, >= 1.
-    error: Probability in (0, 1) with which each limit alone may be wrong.
+    trials: Number of independent trials, >= 1.
+    error: Probability in (0, 1) with which each single limit may be wrong.
 
   Returns:
     float64 arrays of the shape of `successes`.
@@ -104,7 +105,7 @@ def rate_limits(
 
 
 def _log_ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-  """ln(numerator / denominator), 0 where it would be negative."""
+  """Returns ln(numerator / denominator), or 0 where it would be negative."""
   shown = numerator > denominator  # The denominator is never 0.
   return np.log(np.where(shown, numerator / denominator, 1.0))
 
@@ -124,16 +125,16 @@ def _mu_bound(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
 
 
 def _above(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-  """How many scores are above each threshold."""
+  """Counts the scores above each threshold."""
   return len(scores) - np.searchsorted(np.sort(scores), thresholds, 'right')
 
 
 def _candidates(
   scores: np.ndarray, alternative: np.ndarray, count: int
 ) -> np.ndarray:
-  """About so many thresholds, ascending: dense where either rate is extreme."""
+  """Returns about `count` thresholds, ascending; dense at extreme rates."""
   values = np.unique(np.concatenate([scores, alternative]))
-  # Just above each value: halfway to the next.
+  # Thresholds halfway between successive values.
   thresholds = np.append(values[:-1] / 2 + values[1:] / 2, values[-1])
   used = []
   for ordered in (np.sort(scores), np.sort(alternative)):
@@ -146,7 +147,7 @@ def _candidates(
 def _choose_threshold(
   scores: np.ndarray, alternative: np.ndarray, error: float, bound: _Bound
 ) -> float:
-  """The threshold that would show most, had it not been chosen on these."""
+  """Chooses the threshold that would show most on these scores."""
   error = min(error, _SELECTION_ERROR)
   thresholds = _candidates(scores, alternative, _CANDIDATES)
   tpr, _ = rate_limits(_above(scores, thresholds), len(scores), error)
@@ -204,11 +205,12 @@ def empirical_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> LowerBound:
-  """What the scores show, whatever the mechanism.
+  """Computes what the scores show, for any mechanism.
 
   Args:
-    scores: Of independent runs on D, finite, [trials]; larger speaks for D.
-    alternative_scores: Of as many runs on D'.
+    scores: Finite scores of independent runs on D, [trials]; larger speaks for
+      D.
+    alternative_scores: Scores of as many runs on D'.
     delta: In (0, 1).
     confidence: In (0, 1).
 
@@ -234,15 +236,15 @@ def gaussian_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> LowerBound:
-  """What the scores show IF the mechanism's trade-off is Gaussian.
+  """Computes what the scores show IF the mechanism's trade-off is Gaussian.
 
-  Then one point (FPR, TPR) tells the whole trade-off, mu = Phi^-1(TPR) -
+  Then one point (FPR, TPR) determines the whole trade-off, mu = Phi^-1(TPR) -
   Phi^-1(FPR), and with it epsilon at any delta (Nasr et al., "Tight Auditing of
-  Differentially Private Machine Learning", 2023). Few trials show a large
-  epsilon so, because the tails are not counted but extrapolated: for a
-  mechanism of another trade-off the bound can be false. Of Gaussian noise on
-  data that nothing else randomises the assumption is true; of many noisy steps
-  seen only through their result it need not be.
+  Differentially Private Machine Learning", 2023). This shows a large epsilon
+  with few trials, because the tails are not counted but extrapolated. For a
+  mechanism with another trade-off, the bound can be false. The assumption is
+  true for Gaussian noise on data that nothing else randomizes; it may be false
+  for many noisy steps of which only the result is seen.
 
   Args:
     scores: As for `empirical_lower_bound`.
@@ -254,7 +256,7 @@ def gaussian_lower_bound(
     The bound, with its `assumption`.
 
   Raises:
-    ValueError: If an argument is out of range, or trials are too few.
+    ValueError: If an argument is out of range, or there are too few trials.
   """
   delta = _validate.open_unit('delta', delta)
   confidence = _validate.open_unit('confidence', confidence)
@@ -270,13 +272,13 @@ def gaussian_lower_bound(
 def largest_lower_bound(
   trials: int, delta: float, confidence: float = 0.95
 ) -> float:
-  """The most that `empirical_lower_bound` can show: no error in any trial.
+  """Returns the most that `empirical_lower_bound` can show, without any error.
 
   >>> round(largest_lower_bound(10_000, 1e-3), 3)
   7.211
 
   Args:
-    trials: Under each data set, >= 4.
+    trials: Number of trials under each data set, >= 4.
     delta: In (0, 1).
     confidence: In (0, 1).
 
@@ -295,7 +297,7 @@ def largest_lower_bound(
 def trials_to_show(
   epsilon: float, delta: float, confidence: float = 0.95
 ) -> int:
-  """The fewest trials whose `largest_lower_bound` is above `epsilon`.
+  """Returns the fewest trials with `largest_lower_bound` above `epsilon`.
 
   Args:
     epsilon: >= 0.
@@ -311,7 +313,7 @@ def trials_to_show(
   epsilon = _validate.non_negative('epsilon', epsilon)
   delta = _validate.open_unit('delta', delta)
   error = (1 - _validate.open_unit('confidence', confidence)) / 2
-  # Without errors TPR >= r and FPR <= 1 - r with r = error^(1/n), and
+  # Without errors, TPR >= r and FPR <= 1 - r with r = error^(1/n), and
   # r - delta > e^epsilon (1 - r) from 1 - r = (1 - delta) / (1 + e^epsilon) on.
   log_r = math.log1p(-(1 - delta) * special.expit(-epsilon))
   if log_r == 0:
@@ -323,16 +325,16 @@ def trials_to_show(
 
 
 def roc_curve(scores: np.ndarray, alternative_scores: np.ndarray) -> np.ndarray:
-  """Rates at some 400 thresholds from high to low, float64 [thresholds, 3].
+  """Computes rates at about 400 thresholds, from high to low.
 
-  The thresholds are close where either rate is near 0 or 1.
+  The thresholds are dense where either rate is near 0 or 1.
 
   Args:
-    scores: Of runs on D, [trials].
-    alternative_scores: Of runs on D', [trials].
+    scores: Scores of runs on D, [trials].
+    alternative_scores: Scores of runs on D', [trials].
 
   Returns:
-    Columns: threshold, false and true positive rate.
+    float64 [thresholds, 3]: threshold, false and true positive rate.
   """
   values = _candidates(scores, alternative_scores, _CURVE_POINTS)[::-1]
   return np.stack(

@@ -25,9 +25,9 @@ which is above 0 if the attack takes the example for a member:
                     of the shadow models with it and of those without it.
   lira_all_rounds   The same on the mean of the log-odds after every round.
 
-**Metrics** say how well an attack tells members from others, and with what
-standard error. All metrics are over the examples of all trials. Examples of one
-trial share a model, so the standard errors come from resampling trials, never
+**Metrics** measure how well an attack tells members from others, with standard
+errors. All metrics are over the examples of all trials. Examples of one trial
+share a model, so the standard errors come from resampling trials, never
 examples.
 
 **The epsilon that is shown** is a lower bound with confidence. It is computed
@@ -67,11 +67,11 @@ from tvdp_tf.attacks import lower_bound
 
 ATTACKS = ('shadow', 'lira', 'lira_all_rounds')
 
-# Shadow models whose joint variance an example's own is shrunk to: from about
-# 64 models on, half of them with the example, its own outweighs it. (Below,
-# Carlini et al. use the joint one.)
+# Weight, in shadow models, of the joint variance that an example's own variance
+# is shrunk to: from about 64 models on, half of them with the example, its own
+# outweighs it. (With fewer models, Carlini et al. use the joint variance.)
 _PRIOR_MODELS = 32.0
-# Far below what float32 tells apart.
+# Far below the resolution of float32.
 _LEAST_VARIANCE = 1e-12
 
 
@@ -80,10 +80,10 @@ class Models:
   """Models in the game, and what the attacker sees of them.
 
   Attributes:
-    outputs: float [models, rounds, n, 2, classes]: on both examples of every
-      pair, of the model after each round: logits; or, [..., 1], the score of
-      the second of two classes.
-    labels: int [n, 2], of the examples.
+    outputs: float [models, rounds, n, 2, classes], outputs of the model after
+      each round on both examples of every pair: logits; or, [..., 1], the score
+      of the second of two classes.
+    labels: int [n, 2], labels of the examples.
     members: bool [models, n, 2]: exactly one of each pair was trained on.
   """
 
@@ -108,8 +108,8 @@ def log_odds(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
   """ln(p / (1 - p)), p the probability of the label: the scaled confidence.
 
   Args:
-    outputs: float [..., classes] or [..., 1], as of `Models`.
-    labels: int [...], or what broadcasts to it.
+    outputs: float [..., classes] or [..., 1], as in `Models`.
+    labels: int [...], or broadcastable to it.
 
   Returns:
     float64 [...]; exact where p is so close to 1 that 1 - p rounds to 0.
@@ -125,7 +125,7 @@ def log_odds(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _moments(
   values: np.ndarray, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Over the chosen models of each example: count, mean, variance of one."""
+  """Returns count, mean and variance over each example's chosen models."""
   count = chosen.sum(axis=0)
   mean = np.where(chosen, values, 0).sum(axis=0) / count
   squares = np.where(chosen, (values - mean) ** 2, 0).sum(axis=0)
@@ -139,15 +139,15 @@ def likelihood_ratios(
   shadow_members: np.ndarray,
   target_values: np.ndarray,
 ) -> np.ndarray:
-  """LiRA: log likelihood ratios of Gaussians with and without the example.
+  """LiRA: log-likelihood ratios of Gaussians with and without the example.
 
-  Few shadow models tell little about one example. Its variances are shrunk to
-  those of all examples, and the distance of its two means to the average
-  distance, by as much as their errors call for (empirical Bayes).
+  Few shadow models reveal little about a single example. Its variances are
+  shrunk towards those of all examples, and the distance of its two means
+  towards the average distance, according to their errors (empirical Bayes).
 
   Args:
-    shadow_values: float [shadow models, ...], one number an example.
-    shadow_members: bool, of that shape; for every example there is a model
+    shadow_values: float [shadow models, ...], one number per example.
+    shadow_members: bool, of the same shape; for every example, there is a model
       with it and one without it.
     target_values: float [target models, ...].
 
@@ -182,9 +182,9 @@ def likelihood_ratios(
 
 
 def _features(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """What the shadow attack's classifier sees, float64 [examples, features].
+  """Inputs of the shadow attack's classifier, float64 [examples, features].
 
-  The log-odds of the label and the sorted probabilities of all classes.
+  These are the log-odds of the label and all sorted class probabilities.
   """
   probabilities = np.sort(special.softmax(_logits(outputs), axis=-1), axis=-1)
   odds = log_odds(outputs, labels)[..., np.newaxis]
@@ -193,11 +193,11 @@ def _features(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def shadow_model_scores(shadows: Models, targets: Models) -> np.ndarray:
-  """The attack of Shokri et al. on the models after the last round.
+  """Runs the attack of Shokri et al. on the models after the last round.
 
   Args:
     shadows: The shadow models.
-    targets: The models under attack; their `members` are not looked at.
+    targets: The models under attack; their `members` are not used.
 
   Returns:
     float64 [targets, n, 2]: log-odds of membership.
@@ -219,10 +219,10 @@ def scores(shadows: Models, targets: Models) -> dict[str, np.ndarray]:
 
   Args:
     shadows: The shadow models.
-    targets: The models under attack; their `members` are not looked at.
+    targets: The models under attack; their `members` are not used.
 
   Returns:
-    For each of `ATTACKS` float64 [targets, n, 2].
+    For each of `ATTACKS`, float64 [targets, n, 2].
   """
   seen, under_attack = (
     log_odds(models.outputs, models.labels) for models in (shadows, targets)
@@ -245,16 +245,17 @@ _RESAMPLES = 200
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-  """How well an attack did; each with its standard error over the trials.
+  """An attack's success, with standard errors over the trials.
 
   Attributes:
-    success: The share of right answers at threshold 0, members and others
-      weighing the same; 1/2 is guessing. The paper's success rate.
+    success: Fraction of right answers at threshold 0, with equal weight for
+      members and others; 1/2 is guessing. The paper's success rate.
     success_stderr: Its standard error.
-    auc: The probability that a member scores above another; ties count half.
+    auc: Probability that a member scores above another example; ties count
+      half.
     auc_stderr: Its standard error.
-    tpr: The share of members found where at most 0.1 % of the others are taken
-      for members (Carlini et al., 2022).
+    tpr: Fraction of members found if at most 0.1 % of the others are taken for
+      members (Carlini et al., 2022).
     tpr_stderr: Its standard error.
   """
 
@@ -284,16 +285,16 @@ def true_positive_rate(
   others: np.ndarray,
   false_positive_rate: float = FALSE_POSITIVE_RATE,
 ) -> float:
-  """The share of members above the lowest threshold that allows it.
+  """Computes the TPR at the lowest threshold with at most a given FPR.
 
   Args:
     members: Scores of members.
     others: Scores of the others.
-    false_positive_rate: At most this share of the others may be above the
-      threshold: of fewer than 1,000 none at all, for 0.1 %.
+    false_positive_rate: At most this fraction of the others may be above the
+      threshold. With 0.1 % of fewer than 1,000 others, none may be.
 
   Returns:
-    The share.
+    The fraction of members above the threshold.
   """
   descending = np.sort(others, axis=None)[::-1]
   allowed = int(false_positive_rate * len(descending))
@@ -305,25 +306,25 @@ def true_positive_rate(
 def split_scores(
   scores: np.ndarray, members: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Scores [trials, n, 2] as those of members and of the others, [trials, n].
+  """Splits scores [trials, n, 2] into members' and others', [trials, n] each.
 
   Args:
-    scores: Of both examples of every pair.
-    members: bool, of that shape, exactly one of each pair.
+    scores: Scores of both examples of every pair.
+    members: bool, of the same shape; exactly one of each pair is True.
 
   Returns:
-    Both, pair by pair.
+    The scores of members and of others, pair by pair.
   """
   shape = scores.shape[:-1]
   return scores[members].reshape(shape), scores[~members].reshape(shape)
 
 
 def measure(members: np.ndarray, others: np.ndarray) -> Metrics:
-  """All metrics with their standard errors.
+  """Computes all metrics with their standard errors.
 
   Args:
     members: Scores of members, [trials, n].
-    others: Scores of the others, of that shape.
+    others: Scores of the others, of the same shape.
 
   Returns:
     The metrics.
@@ -333,7 +334,7 @@ def measure(members: np.ndarray, others: np.ndarray) -> Metrics:
     area_under_curve,
     true_positive_rate,
   )
-  rng = np.random.default_rng(0)  # The same scores, the same numbers.
+  rng = np.random.default_rng(0)  # Reproducible.
   trials = len(members)
   resampled = []
   for _ in range(_RESAMPLES):
@@ -346,18 +347,18 @@ def measure(members: np.ndarray, others: np.ndarray) -> Metrics:
   return Metrics(*values)
 
 
-# Shares of the pairs in which to guess, set before any data is seen.
+# Fractions of the pairs in which to guess, fixed before any data are seen.
 _GUESSED = (1.0, 0.25)
 _BOUNDS = len(_GUESSED) + 1
 
-# Above it nothing is told apart; no number of trials comes close.
+# Beyond it, numbers are indistinguishable; no number of trials comes close.
 _LARGEST_EPSILON = 60.0
 
 
 def _upper_tail(
   guesses: int, pairs: int, epsilon: float, delta: float
 ) -> np.ndarray:
-  """Bounds of P[right >= v] in a trial, v = 0 to `guesses`; descending."""
+  """Bounds P[right >= v] in a trial for v = 0 to `guesses`; descending."""
   v = np.arange(guesses + 1)
   binomial = special.bdtrc(v - 1, guesses, special.expit(epsilon))
   tail = binomial.copy()
@@ -376,18 +377,18 @@ def guesses_p_value(
   epsilon: float,
   delta: float,
 ) -> float:
-  """Probability, at most, of so many right guesses if (epsilon, delta) held.
+  """Bounds the probability of at least `right` guesses under (epsilon, delta).
 
   Args:
-    right: Of `trials * guesses`.
-    trials: Independent runs of the mechanism.
-    guesses: Of each trial; a number set in advance.
-    pairs: n, the coins of each trial, >= `guesses`.
+    right: Number of right guesses, out of `trials * guesses`.
+    trials: Number of independent runs of the mechanism.
+    guesses: Number of guesses in each trial, fixed in advance.
+    pairs: n, the number of coins in each trial, >= `guesses`.
     epsilon: >= 0.
     delta: In [0, 1).
 
   Returns:
-    The probability.
+    An upper bound on the probability.
   """
   tail = _upper_tail(guesses, pairs, epsilon, delta)
   probabilities = -np.diff(tail, append=0.0)
@@ -404,13 +405,13 @@ def guesses_lower_bound(
   delta: float,
   error: float,
 ) -> float:
-  """The epsilon that so many right guesses show.
+  """Computes the epsilon that this many right guesses show.
 
   Args:
-    right: Of `trials * guesses`.
-    trials: Independent runs of the mechanism.
-    guesses: Of each trial; a number set in advance.
-    pairs: n, the coins of each trial, >= `guesses`.
+    right: Number of right guesses, out of `trials * guesses`.
+    trials: Number of independent runs of the mechanism.
+    guesses: Number of guesses in each trial, fixed in advance.
+    pairs: n, the number of coins in each trial, >= `guesses`.
     delta: In (0, 1).
     error: Probability in (0, 1) with which the bound may be wrong.
 
@@ -436,27 +437,27 @@ def epsilon_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> float:
-  """The largest of the bounds above, which all hold at once.
+  """Returns the largest of the bounds above, which all hold at once.
 
   Args:
     members: Scores of the member of each pair, [trials, n].
-    others: Scores of the other one, of that shape.
+    others: Scores of the other example, of the same shape.
     delta: In (0, 1).
-    confidence: In (0, 1): the bound is true with this probability, whatever
-      the mechanism.
+    confidence: In (0, 1): the bound is true with this probability, for any
+      mechanism.
 
   Returns:
     Epsilon is at least this; 0 if nothing is shown.
 
   Raises:
-    ValueError: If an argument is out of range, or trials are too few.
+    ValueError: If an argument is out of range, or there are too few trials.
   """
   delta = _validate.open_unit('delta', delta)
   error = (1 - _validate.open_unit('confidence', confidence)) / _BOUNDS
   trials, pairs = members.shape
   _validate.integer('trials', trials, lower_bound.MINIMUM_TRIALS)
   differences = members - others
-  # Surest first; ties, which speak for neither, count as wrong.
+  # Most confident first; ties, which favor neither, count as wrong.
   order = np.argsort(-np.abs(differences), axis=1, kind='stable')
   right = np.take_along_axis(differences > 0, order, axis=1)
   bounds = []

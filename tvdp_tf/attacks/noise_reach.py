@@ -1,11 +1,11 @@
-r"""Measures the largest possible noise, and the delta that is spent beyond it.
+r"""Measures the largest possible noise, and the delta that its bound costs.
 
 Noise computed from a finite number of random bits is bounded: no draw exceeds R
 standard deviations. If one example moves a value of a release by mu standard
 deviations, then with a probability of about Phi(mu - R) the release has a value
 that is impossible without the move, and the two data sets are distinguished
-with certainty. So much of delta is spent whatever the epsilon. No number of
-runs shows an event so rare, but the extremes of the generator can be computed:
+with certainty. This part of delta is spent whatever the epsilon. No number of
+runs shows such a rare event, but the extremes of the generator can be computed:
 it is run on bits that are all zeros and all ones, in all combinations.
 
 This is about continuous noise. For discrete noise, `privacy.noise_distance`
@@ -26,18 +26,18 @@ from scipy import special
 from tvdp_tf import _json
 from tvdp_tf.learning import noise
 
-# Words of a column of bits: their extremes, and what is next to them.
+# Words of random bits: the extremes, and values next to them.
 _EXTREMES = (0, 1, 2**11, 2**63, 2**64 - 2**11, 2**64 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-  """What the bounds of the noise give away.
+  """The delta that bounded noise costs.
 
   Attributes:
-    largest: R, in standard deviations; inf if it could not be found out.
-    delta: At least so much is spent by the releases of one client.
-    claimed_delta: What is claimed.
+    largest: R, in standard deviations; inf if it could not be determined.
+    delta: The releases of one client spend at least this delta.
+    claimed_delta: The claimed delta.
   """
 
   largest: float
@@ -50,7 +50,7 @@ class Reach:
     return self.delta > self.claimed_delta
 
   def to_json_dict(self) -> dict[str, Any]:
-    """All of it, ready for `json.dumps`."""
+    """Returns all fields, ready for `json.dumps`."""
     return {
       'largest_noise_in_stddevs': (_json.number(self.largest)),
       'delta_beyond_it': self.delta,
@@ -60,7 +60,7 @@ class Reach:
 
 @contextlib.contextmanager
 def _extreme_bits() -> Iterator[list[int]]:
-  """Lets the generator draw extremes only; yields a list of its calls."""
+  """Makes the generator draw only extremes; yields a list of its calls."""
   original = tf.raw_ops.StatelessRandomUniformFullIntV2
   calls: list[int] = []
 
@@ -71,7 +71,7 @@ def _extreme_bits() -> Iterator[list[int]]:
     table = np.array(
       list(itertools.product(_EXTREMES, repeat=words)), np.uint64
     )
-    # All combinations, as often as there is room.
+    # All combinations, repeated to fill the shape.
     return tf.constant(np.resize(table, [pairs, words]).T, dtype)
 
   tf.raw_ops.StatelessRandomUniformFullIntV2 = extremes
@@ -84,10 +84,10 @@ def _extreme_bits() -> Iterator[list[int]]:
 def largest_normal(
   standard_normal: Callable[..., tf.Tensor] = noise.standard_normal,
 ) -> float:
-  """The largest absolute value that is drawn; inf if bits are not looked at.
+  """Returns the largest absolute value drawn; inf if no bits are used.
 
   Args:
-    standard_normal: As `noise.standard_normal`.
+    standard_normal: Like `noise.standard_normal`.
   """
   columns = len(_EXTREMES) ** 3
   with _extreme_bits() as calls:
@@ -102,12 +102,12 @@ def reach(
   delta: float,
   standard_normal: Callable[..., tf.Tensor] = noise.standard_normal,
 ) -> Reach:
-  """What the bounds of the noise give away of one client.
+  """Computes the delta that bounded noise costs one client.
 
   Args:
-    noise_multipliers: Of all of its releases, [t].
-    delta: What is claimed of them together.
-    standard_normal: As `noise.standard_normal`.
+    noise_multipliers: Noise multipliers of all of its releases, [t].
+    delta: The delta claimed for all of them together.
+    standard_normal: Like `noise.standard_normal`.
   """
   largest = largest_normal(standard_normal)
   beyond = special.ndtr(1 / np.asarray(noise_multipliers) - largest)

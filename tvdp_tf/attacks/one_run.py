@@ -1,40 +1,40 @@
-r"""A lower bound of epsilon from one run: which of two examples was it?
+r"""A lower bound of epsilon from one run, by guessing coins.
 
 Fair coins choose one example of each of m pairs, the canaries. An attacker who
 sees the run guesses g of the coins and abstains from the others; C of its
-guesses are right. A mechanism that hides one example allows it only so much.
-This is the audit of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1)
-Training Run" (2023), in the analysis of Mahloujifar, Melis and Chaudhuri,
-"Auditing f-Differential Privacy in One Run" (2024), which wastes next to
-nothing on delta.
+guesses are right. A mechanism that hides one example limits this success. This
+is the audit of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1)
+Training Run" (2023), with the analysis of Mahloujifar, Melis and Chaudhuri,
+"Auditing f-Differential Privacy in One Run" (2024), which loses almost nothing
+to delta.
 
 With I a canary drawn at random, let
 
   r_i = P[I is guessed right, C >= i],  h_i = P[I is guessed wrong, C >= i].
 
 Flipping the coin of I turns a right guess of it into a wrong one, and C into
-C - 1, while the data change by one example. So if a mechanism lets no event of
-probability p under a data set have less than f(p) under its neighbour (f
-convex), then h_i >= f(r_(i+1)). From P[C >= c] = t follow r_c >= t c / m and,
-step by step down to i = 0, lower limits of r_i and h_i, because P[C = i] adds
-i / m to the one and (g - i) / m to the other. If r_0 + h_0, which is g / m,
-would have to be more, then P[C >= c] is below t. With t = 1 - confidence, so
-many right guesses refute f.
+C - 1, while the data change by one example. Suppose that under a mechanism, an
+event of probability p under a data set has at least probability f(p) under the
+neighboring one (f convex). Then h_i >= f(r_(i+1)). From P[C >= c] = t follow
+r_c >= t c / m and, step by step down to i = 0, lower limits of r_i and h_i,
+because P[C = i] adds i / m to the former and (g - i) / m to the latter. If
+r_0 + h_0, which is g / m, would have to be larger, then P[C >= c] is below t.
+With t = 1 - confidence, this many right guesses refute f.
 
-For (epsilon, delta) f(p) = max(0, (p - delta) / e^epsilon,
-1 - delta - e^epsilon (1 - p)): nothing is assumed about the mechanism. Then
-Steinke et al. have another limit of P[C >= c], by a binomial variable; it is
-the lower one where m delta is small. So many right guesses are too many if they
-are by either limit. For one Gaussian release f(p) = Phi(Phi^-1(p) - mu), which
-shows more, of mechanisms that are such releases.
+For (epsilon, delta), f(p) = max(0, (p - delta) / e^epsilon,
+1 - delta - e^epsilon (1 - p)), and nothing is assumed about the mechanism. In
+this case, Steinke et al. have another limit of P[C >= c], by a binomial
+variable, which is lower if m delta is small. A number of right guesses is too
+large if either limit says so. For one Gaussian release, f(p) =
+Phi(Phi^-1(p) - mu), which shows more for mechanisms that are such releases.
 
-Nothing is assumed about scores, either, and coins need only be independent of
-each other. So canaries of several clients make one test: the run as a whole
-is a function of all coins, a coin changes one example of one client, and what
-an (epsilon, delta) is stated of is just that change, whatever the other
-examples are and however later rounds depend on earlier ones. The number of
-guesses must not depend on which of them are right: `planned_guesses` chooses it
-from what is known before the run.
+Nothing is assumed about scores, either, and coins only have to be independent
+of each other. So canaries of several clients form one test: the run as a whole
+is a function of all coins, a coin changes one example of one client, and an
+(epsilon, delta) is stated about just this change, whatever the other examples
+are and however later rounds depend on earlier ones. The number of guesses must
+not depend on which of them are right: `planned_guesses` chooses it from what is
+known before the run.
 """
 
 import dataclasses
@@ -49,14 +49,15 @@ from tvdp_tf import _validate
 from tvdp_tf.attacks import lower_bound
 from tvdp_tf.privacy import gaussian
 
-# p -> the least probability under the neighbour of an event of probability p.
+# p -> the least probability, on a neighboring data set, of an event with
+# probability p.
 TradeOff = Callable[[float], float]
 
-# Above it nothing is told apart by any number of guesses that can be made.
+# Beyond these, no feasible number of guesses makes a difference.
 _LARGEST_EPSILON = 60.0
 _LARGEST_MU = 40.0
 _BISECTIONS = 40
-# Numbers of guesses that are looked at, of as many sizes.
+# How many different numbers of guesses to consider.
 _PLANS = 24
 
 
@@ -67,12 +68,12 @@ class OneRunBound:
   Attributes:
     epsilon_lower_bound: Epsilon is at least this, with `confidence`; 0 if
       nothing is shown.
-    delta: At this delta.
+    delta: The delta at which the bound holds.
     confidence: Probability over coins and noise that the bound is true.
     canaries: m.
-    guesses: g, a number that was set before the run.
-    right: C, how many of them were right.
-    assumption: What is taken for granted about the mechanism.
+    guesses: g, which was fixed before the run.
+    right: C, how many guesses were right.
+    assumption: What is assumed about the mechanism.
   """
 
   epsilon_lower_bound: float
@@ -84,12 +85,12 @@ class OneRunBound:
   assumption: str
 
   def to_json_dict(self) -> dict[str, Any]:
-    """The attributes, ready for `json.dumps`."""
+    """Returns the attributes, ready for `json.dumps`."""
     return dataclasses.asdict(self)
 
 
 def epsilon_trade_off(epsilon: float, delta: float) -> TradeOff:
-  """The f of all mechanisms that are (epsilon, delta)-DP.
+  """Returns the f of all mechanisms that are (epsilon, delta)-DP.
 
   Args:
     epsilon: >= 0, up to 700.
@@ -104,7 +105,7 @@ def epsilon_trade_off(epsilon: float, delta: float) -> TradeOff:
 
 
 def gaussian_trade_off(mu: float) -> TradeOff:
-  """The f of one Gaussian release whose noise multiplier is 1 / mu."""
+  """Returns the f of one Gaussian release with noise multiplier 1 / mu."""
 
   def trade_off(p: float) -> float:
     return float(special.ndtr(special.ndtri(min(p, 1.0)) - mu))
@@ -115,7 +116,7 @@ def gaussian_trade_off(mu: float) -> TradeOff:
 def is_refuted(
   right: int, guesses: int, canaries: int, error: float, trade_off: TradeOff
 ) -> bool:
-  """Whether so many right guesses have probability below `error` under f.
+  """Whether this many right guesses have probability below `error` under f.
 
   Args:
     right: c, from 0 to `guesses`.
@@ -130,11 +131,11 @@ def is_refuted(
     least = trade_off(r)
     if least > h:
       r, h = r + i / (guesses - i) * (least - h), least
-      # More than all guesses there are: no distribution has this tail.
+      # More than all guesses, so no distribution has this tail.
       if r + h > share:
         return True
     elif i < right - 1:
-      return False  # Nothing grows any more.
+      return False  # Nothing grows anymore.
   return False
 
 
@@ -146,7 +147,7 @@ def _is_refuted_by_binomial(
   epsilon: float,
   delta: float,
 ) -> bool:
-  """The same for (epsilon, delta), as Steinke et al. (2023) have it.
+  """Like `is_refuted`, for (epsilon, delta), by Steinke et al. (2023).
 
   P[C >= c] <= P[B >= c] + 2 m delta max_i P[c > B >= c - i] / i, where
   B ~ Binomial(g, e^epsilon / (1 + e^epsilon)).
@@ -169,7 +170,7 @@ def refutes_epsilon(
   epsilon: float,
   delta: float,
 ) -> bool:
-  """Whether (epsilon, delta) leaves so many right guesses less than `error`.
+  """Whether this many right guesses refute (epsilon, delta) at `error`.
 
   Args:
     right: c, from 0 to `guesses`.
@@ -185,7 +186,7 @@ def refutes_epsilon(
 
 
 def _largest_refuted(refuted: Callable[[float], bool], largest: float) -> float:
-  """The largest parameter that is refuted, rounded down; 0 if none is."""
+  """Returns the largest refuted parameter, rounded down; 0 if there is none."""
   if not refuted(0.0):
     return 0.0
   low, high = 0.0, largest
@@ -215,12 +216,12 @@ def epsilon_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> OneRunBound:
-  """What the guesses show, whatever the mechanism.
+  """Computes what the guesses show, for any mechanism.
 
   Args:
-    right: C, of the guesses.
-    guesses: g, set before the run.
-    canaries: m, each with a fair coin of its own.
+    right: C, the number of right guesses.
+    guesses: g, fixed before the run.
+    canaries: m, each with its own fair coin.
     delta: In (0, 1).
     confidence: In (0, 1).
 
@@ -250,10 +251,10 @@ def gaussian_lower_bound(
   delta: float,
   confidence: float = 0.95,
 ) -> OneRunBound:
-  """What they show IF the mechanism's trade-off is Gaussian.
+  """Computes what guesses show IF the mechanism's trade-off is Gaussian.
 
   Args:
-    right: As for `epsilon_lower_bound`, as the others.
+    right: As for `epsilon_lower_bound`, like the other arguments.
     guesses: g.
     canaries: m.
     delta: In (0, 1).
@@ -283,18 +284,18 @@ def gaussian_lower_bound(
 def expected_guesses(
   separations: np.ndarray, thresholds: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """How many guesses are made from Gaussian scores, and how many are right.
+  """Expected numbers of guesses from Gaussian scores, and of right ones.
 
-  The score of a canary is the logarithm of a likelihood ratio, N(mu^2 / 2,
-  mu^2) in favour of what is true; it is guessed where the score's absolute
-  value is above a threshold.
+  The score of a canary is a log-likelihood ratio, N(mu^2 / 2, mu^2) in favor of
+  the truth; its coin is guessed if the score's absolute value is above a
+  threshold.
 
   Args:
     separations: mu of each canary, float [m], >= 0.
     thresholds: float [t], >= 0.
 
   Returns:
-    Expected numbers of guesses and of right ones, float64 [t] each.
+    Expected numbers of guesses and of right guesses, float64 [t] each.
   """
   mu = np.maximum(np.asarray(separations, np.float64), 1e-9)
   values, counts = np.unique(np.round(mu, 3), return_counts=True)
@@ -311,21 +312,21 @@ def planned_guesses(
   confidence: float = 0.95,
   bound: Callable[..., OneRunBound] = epsilon_lower_bound,
 ) -> tuple[int, OneRunBound]:
-  """The number of guesses that can be counted on to show most.
+  """Plans the number of guesses that reliably shows most.
 
-  So many guesses that even if a standard deviation fewer of them are right than
-  expected, the bound is as large as it can be.
+  It is the number with the largest bound if the right guesses are one standard
+  deviation fewer than expected.
 
   Args:
     separations: mu of each canary, float [m]: how many standard deviations of
       the noise its two examples are apart over all releases, as far as is known
       before the run.
-    delta: As of `bound`.
-    confidence: As of `bound`.
+    delta: As for `bound`.
+    confidence: As for `bound`.
     bound: `epsilon_lower_bound` or `gaussian_lower_bound`.
 
   Returns:
-    The number of guesses, and what is shown then.
+    The number of guesses, and the bound that they then show.
   """
   m = len(separations)
   scale = float(np.max(separations))
@@ -347,17 +348,17 @@ def planned_guesses(
 def count_right(
   scores: np.ndarray, coins: np.ndarray, guesses: int
 ) -> tuple[int, np.ndarray]:
-  """How many of the surest guesses are right.
+  """Counts how many of the most confident guesses are right.
 
   Args:
-    scores: float [m]: above 0 where the first example is believed in; sure
-      where far from 0.
-    coins: bool [m]: whether it was the first one.
-    guesses: How many of the coins are guessed.
+    scores: float [m]: above 0 if the attacker believes in the first example;
+      confident if far from 0.
+    coins: bool [m]: whether it was the first example.
+    guesses: How many of the coins to guess.
 
   Returns:
-    C, and bool [m] in the order of sureness: whether each guess is right. A
-    score of 0 speaks for neither and counts as wrong.
+    C, and bool [m] in the order of confidence: whether each guess is right. A
+    score of 0 favors neither and counts as wrong.
   """
   order = np.argsort(-np.abs(scores), kind='stable')
   right = (scores * np.where(coins, 1.0, -1.0) > 0)[order]

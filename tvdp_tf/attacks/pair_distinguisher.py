@@ -11,7 +11,7 @@ attacker knows both results without noise, a and b (from
 
   <u - (a + b) / 2, a - b> / variance of the noise,
 
-the logarithm of the likelihood ratio. `lower_bound` turns the scores into an
+which is the log-likelihood ratio. `lower_bound` converts the scores to an
 epsilon that is shown with confidence.
 """
 
@@ -32,15 +32,15 @@ from tvdp_tf.federated import client_data, secure_sums
 from tvdp_tf.learning import noise
 from tvdp_tf.privacy import gaussian
 
-# Trials with each data set: enough to refute a claim, if that takes no more.
+# Limits of the trials with each data set, of as many as can refute a claim.
 _LEAST_TRIALS = 400
 _MOST_TRIALS = 2000
-# Of a secure sum: no hostile pair's wraps around.
+# Modulus of secure sums, so large that no hostile pair's sum wraps around.
 _MODULUS = 2**60
 
 
 def trials(epsilon: float, delta: float, confidence: float) -> int:
-  """Three times as many as can refute the claim, within limits."""
+  """Returns 3 times as many trials as can refute the claim, within limits."""
   try:
     needed = 3 * lower_bound.trials_to_show(epsilon, delta, confidence)
   except ValueError:
@@ -52,7 +52,7 @@ class _Client:
   """One client's uploads in the learning process, alone or in a sum.
 
   Attributes:
-    stddev: Of the noise on each value of a result, as calibrated.
+    stddev: Calibrated standard deviation of the noise on a result's values.
   """
 
   def __init__(
@@ -65,20 +65,20 @@ class _Client:
     others: int,
     noise_scale: float,
   ):
-    """Creates it.
+    """Creates the client.
 
     Args:
-      target: Whose pair.
+      target: The subject of the pair.
       pair: The data sets.
-      mechanism: The one that is audited; its noise is replaced.
+      mechanism: The audited mechanism; its noise is replaced.
       z: The noise multiplier of the one release.
-      others: As of `distinguish`.
-      noise_scale: The same.
+      others: As for `distinguish`.
+      noise_scale: As for `distinguish`.
     """
     schedule = privacy.GeometricSchedule(1.0, 1, z * noise_scale)
     changes: dict[str, Any] = {'schedule': schedule}
     if isinstance(mechanism, mechanisms.DistributedMechanism):
-      # Of one release: its noise is less than where many add up.
+      # For one release, whose noise is less than that of many.
       changes['modulus'] = _MODULUS
     process = federated.build_learning_process(
       target.model,
@@ -100,7 +100,7 @@ class _Client:
       self.stddev = z * mechanism.sensitivity().value / self._divisor
     self._scale = scale
     self._others, self._target, self._pair = others, target, pair
-    # An example of each of the others.
+    # The one example of each of the other clients.
     self._other = pair.features[:1], pair.labels[:1]
     self._state: Any = self._process.initialize()._replace(
       global_model_weights=tff.learning.models.ModelWeights(
@@ -109,7 +109,7 @@ class _Client:
     )
 
   def noiseless(self, data) -> np.ndarray:
-    """What `result` would be without noise."""
+    """Computes what `result` would be without noise."""
     weights = list(self._pair.weights)
     total = self._pair.examples * clipped_mean.flat(
       self._target.mean(weights, *data)
@@ -120,7 +120,7 @@ class _Client:
     return clipped_mean.flat(weights) - total / self._divisor
 
   def result(self, data, keys: Sequence[np.ndarray]) -> np.ndarray:
-    """The model after a round as a row, float64 [d]; a key for each client."""
+    """Runs a round, with a key for each client; returns the model, [d]."""
     held = [data, *[self._other] * self._others]
     sequences = [
       client_data.client_sequence(features, labels, key, self._scale)
@@ -144,20 +144,20 @@ def distinguish(
   seconds: float = 30.0,
   progress: bool = False,
 ) -> lower_bound.LowerBound | None:
-  """What the uploads of a pair show; in the runtime that is installed.
+  """Computes what a pair's uploads show, in the installed runtime.
 
   Args:
-    target: Whose pair.
+    target: The subject of the pair.
     pair: The data sets.
-    mechanism: The one that is audited, of the target's clip.
-    epsilon: What is claimed of one release.
-    delta: As above.
-    confidence: Of the bound.
-    others: How many other clients are in the sum, if one is seen.
-    noise_scale: Multiplies the noise.
-    seed: Of the noise; None for the system's entropy.
-    seconds: Of a large pair there are as few trials as this takes.
-    progress: Whether to show a bar.
+    mechanism: The audited mechanism, with the target's clip.
+    epsilon: The claimed epsilon of one release.
+    delta: The claimed delta of one release.
+    confidence: Confidence of the bound.
+    others: How many other clients are in the sum, if only a sum is seen.
+    noise_scale: Factor by which the noise is multiplied.
+    seed: Seed of the noise; None for system entropy.
+    seconds: About how long to run trials; this reduces them for large pairs.
+    progress: Whether to show a progress bar.
 
   Returns:
     The bound; None if an upload is not finite without noise.
@@ -179,7 +179,7 @@ def distinguish(
   client.result(worlds[0], no_keys)
   each = time.monotonic() - began
   count = trials(epsilon, delta, confidence)
-  # The results have no say in it.
+  # The number of trials must not depend on the results.
   count = max(
     lower_bound.MINIMUM_TRIALS, min(count, math.ceil(seconds / (2 * each)))
   )

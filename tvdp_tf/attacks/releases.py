@@ -1,12 +1,13 @@
-"""What one client uploads in a round, many times over.
+"""Simulates one client's uploads in a round, many times over.
 
-The client has a data set D or its neighbour D', one example apart:
+The client has a data set D or the neighboring data set D', which differ in one
+example:
 
-  digits    real digits; the example that differs is a white picture, in D of
-            the one class and in D' of the other
+  digits    real digits; the example that differs is a white picture, with one
+            class in D and the other class in D'
   outlier   the scalar loss (w - x)^2 / 2; all x are 0 but one, +10 n or -10 n
 
-Both examples pull the model in opposite directions, as far as any example of
+The two examples pull the model in opposite directions, as far as any example of
 the client can: the worst case that a guarantee has to cover.
 
 Every upload is computed by the functions that train:
@@ -14,7 +15,7 @@ Every upload is computed by the functions that train:
 `private_training.private_local_steps` on the clipped sums that training uses.
 To run thousands of trials at once, the weights are stacked, one copy per trial.
 The noise is drawn for the whole stack, so each trial has independent noise.
-Gradients are computed for each copy alone.
+Gradients are computed for each copy separately.
 """
 
 import abc
@@ -46,12 +47,12 @@ class ClientPair:
   """Two data sets that differ in their first example, and their model.
 
   Attributes:
-    name: What the client is called.
-    description: The example that differs, in words.
+    name: Name of the client.
+    description: A description of the example that differs.
     model: The model; training starts from its initial weights.
     loss: Mean loss of (labels [n], outputs [n, ...]).
     data: D.
-    alternative: D', equal to D but for example 0.
+    alternative: D', equal to D except for example 0.
   """
 
   name: str
@@ -70,12 +71,12 @@ class ClientPair:
 
   @property
   def examples(self) -> int:
-    """n, of either data set."""
+    """n, the size of either data set."""
     return len(self.data[1])
 
   @property
   def common(self) -> Data:
-    """The n - 1 examples of both data sets."""
+    """The n - 1 examples that both data sets share."""
     features, labels = self.data
     return features[1:], labels[1:]
 
@@ -108,18 +109,18 @@ def _replaced(values: np.ndarray, first) -> np.ndarray:
 
 
 def digits_pair(examples: int) -> ClientPair:
-  """A client that tells digits below five from the others.
+  """Returns a client that distinguishes digits below five from the others.
 
-  The model is a softmax over the two classes of a linear function of the 64
-  pixels, so that the loss is convex. The picture that differs is white: its
-  norm of 8 is the largest that pixels in [0, 1] allow. Of two classes, its
-  gradients in D and D' are exactly opposite.
+  The model is a softmax over two classes of a linear function of the 64 pixels,
+  so the loss is convex. The picture that differs is white: its norm of 8 is the
+  largest that pixels in [0, 1] allow. With two classes, its gradients in D and
+  D' are exactly opposite.
 
   Args:
-    examples: n, from 2 to 1,437; the first of the training part.
+    examples: n, from 2 to 1,437; the first examples of the training part.
 
   Raises:
-    ValueError: If there are not so many.
+    ValueError: If there are not that many examples.
   """
   dataset = datasets.load('digits')
   features = np.reshape(dataset.train_features, (len(dataset.train_labels), -1))
@@ -141,11 +142,11 @@ def _half_squared_error(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def outlier_pair(examples: int) -> ClientPair:
-  """A client with one example far off: the loss (w - x)^2 / 2, w a number.
+  """Returns a client with one outlier; the loss is (w - x)^2 / 2, w a number.
 
-  The mean of the x is +10 or -10. After a step with learning rate 1 Algorithm 1
-  is at w = +C or -C (for C up to 10): the two uploads are 2 C apart, where the
-  paper's sensitivity is 2 C / n.
+  The mean of the x is +10 or -10. After a step with learning rate 1, Algorithm
+  1 is at w = +C or -C (for C up to 10): the two uploads are 2 C apart, while
+  the paper's sensitivity is 2 C / n.
 
   Args:
     examples: n >= 2.
@@ -173,7 +174,7 @@ CLIENTS: dict[str, Callable[[int], ClientPair]] = {
 
 
 def _signature(pair: ClientPair) -> list[tf.TensorSpec]:
-  """The signature of data sets with any number of examples."""
+  """Returns the signature of data sets with any number of examples."""
   return [
     tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in pair.data
   ]
@@ -186,7 +187,7 @@ def _stack(weights: local_training.Weights, trials: int) -> list[tf.Tensor]:
 
 
 def flatten(weights: local_training.Weights, trials: int = 1) -> np.ndarray:
-  """Stacked weights as rows, float64 [trials, d]."""
+  """Flattens stacked weights to rows, float64 [trials, d]."""
   rows = [np.reshape(weight, [trials, -1]) for weight in weights]
   return np.concatenate(rows, axis=1).astype(np.float64)
 
@@ -203,7 +204,7 @@ class Releases(abc.ABC):
     self._mechanism = mechanism
 
   def noise_stddev(self, round_number: int) -> float:
-    """Noise standard deviation of each value released in a round, from 1."""
+    """Noise standard deviation of each value released in a round (from 1)."""
     return self._mechanism.client_stddev(round_number, self.pair.examples)
 
   @abc.abstractmethod
@@ -214,7 +215,7 @@ class Releases(abc.ABC):
   def noiseless(
     self, weights: local_training.Weights, data: Data
   ) -> list[tf.Tensor]:
-    """The local model from the global one, without noise."""
+    """Trains the local model from the global one, without noise."""
 
   @abc.abstractmethod
   def uploads(
@@ -225,14 +226,14 @@ class Releases(abc.ABC):
     noise_key: np.ndarray,
     trials: int,
   ) -> list[tf.Tensor]:
-    """So many independent uploads in one round.
+    """Computes independent uploads in one round.
 
     Args:
       weights: The global model.
-      data: What the client holds.
-      noise_stddev: As of `noise_stddev`, or what takes its place.
-      noise_key: int64 [2], for this call alone.
-      trials: How many.
+      data: The client's data.
+      noise_stddev: As returned by `noise_stddev`, or a replacement.
+      noise_key: int64 [2], only for this call.
+      trials: Number of uploads.
 
     Returns:
       The uploads, stacked: tensors [trials, ...].
@@ -276,7 +277,7 @@ class ModelReleases(Releases):
     return self._train(list(weights), *map(tf.constant, data))
 
   def uploads(self, weights, data, noise_stddev, noise_key, trials):
-    # Nothing but the noise is random.
+    # Only the noise is random.
     stacked = _stack(self.noiseless(weights, data), trials)
     return self._perturb(
       stacked, tf.constant(noise_stddev, tf.float64), tf.constant(noise_key)
@@ -284,7 +285,7 @@ class ModelReleases(Releases):
 
 
 def _clipped_sum(pair: ClientPair) -> clipping.ClippedSum:
-  """Sums as training does: by ghost clipping where it knows the model."""
+  """Sums like training: by ghost clipping, if it supports the model."""
   loss = pair.loss
   if isinstance(loss, tf.keras.losses.Loss) and ghost_list.supports(
     pair.model, loss
@@ -294,7 +295,7 @@ def _clipped_sum(pair: ClientPair) -> clipping.ClippedSum:
 
 
 def _for_each_model(clipped_sum: clipping.ClippedSum) -> clipping.ClippedSum:
-  """The sums of stacked models, each on the same examples."""
+  """Computes the sums of stacked models, each on the same examples."""
 
   @tf.function(autograph=False)
   def stacked_sum(weights, features, labels, present, clip):
@@ -309,7 +310,7 @@ def _for_each_model(clipped_sum: clipping.ClippedSum) -> clipping.ClippedSum:
 class GradientReleases(Releases):
   """Noise on the clipped mean gradient of every local step.
 
-  The server sees the local model after the last step only.
+  The server only sees the local model after the last step.
   """
 
   def __init__(
@@ -343,7 +344,7 @@ class GradientReleases(Releases):
     self._traces: dict[int, Callable] = {}
 
   def upload_variance(self, noise_stddev: float) -> float:
-    """The variance of tau noises, each times eta."""
+    """Variance of the sum of tau noises, each times eta."""
     return self._local_steps * (self._learning_rate * noise_stddev) ** 2
 
   def noiseless(self, weights, data):
@@ -353,7 +354,7 @@ class GradientReleases(Releases):
   def uploads(self, weights, data, noise_stddev, noise_key, trials):
     stacked = _stack(weights, trials)
     if trials not in self._traces:
-      # One, whatever the number of examples.
+      # One trace for any number of examples.
       self._traces[trials] = self._train.get_concrete_function(
         [tf.TensorSpec(w.shape, w.dtype) for w in stacked],
         _signature(self.pair),
@@ -380,6 +381,6 @@ def build(
   local_steps: int,
   learning_rate: float,
 ) -> Releases:
-  """The client's uploads under the mechanism."""
+  """Builds the client's uploads under the mechanism."""
   releases = _BY_NOISE[mechanism.CLIENT_RELEASES]
   return releases(pair, mechanism, local_steps, learning_rate)

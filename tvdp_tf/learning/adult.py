@@ -1,10 +1,10 @@
 """UCI Adult for TensorFlow Datasets, which has no builder for it.
 
-Reads `adult.data` and `adult.test` from TFDS's folder for files that a user
-brings (`<data_dir>/downloads/manual`), or else downloads them. A missing value,
-'?', is a category of its own. `encode` makes the features of a linear model:
-one-hot categories, and numbers scaled by constants that are written here, not
-taken from the data.
+Reads `adult.data` and `adult.test` from TFDS's folder for manual downloads
+(`<data_dir>/downloads/manual`), or else downloads them. A missing value, '?',
+is treated as a separate category. `encode` computes the features of a linear
+model: one-hot categories, and numbers scaled by constants that are defined
+here, not derived from the data.
 """
 
 import csv
@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 _URL = 'https://archive.ics.uci.edu/ml/machine-learning-databases/adult/'
 _FILES = {'train': 'adult.data', 'test': 'adult.test'}
 
-# Column -> its categories in the order of the files' description.
+# Column -> its categories, in the order of the data set's documentation.
 _CATEGORIES = {
   'workclass': (
     'Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov '
@@ -51,7 +51,7 @@ _CATEGORIES = {
     'Trinadad&Tobago Peru Hong Holand-Netherlands ?'
   ),
 }
-# Column -> a public bound of its values.
+# Column -> a public bound on its values.
 _NUMBERS = {
   'age': 100.0,
   'fnlwgt': 1.5e6,
@@ -122,21 +122,21 @@ class Adult(tfds.core.GeneratorBasedBuilder):
     lines = path.read_text().splitlines()
     for number, row in enumerate(csv.reader(lines, skipinitialspace=True)):
       if len(row) != len(_COLUMNS) + 1:
-        continue  # The test file's title, and empty lines.
+        continue  # The test file's header, and empty lines.
       example: dict[str, Any] = dict(zip(_COLUMNS, row, strict=False))
       example.update({name: float(example[name]) for name in _NUMBERS})
       yield number, {**example, 'label': row[-1].rstrip('.')}
 
 
 def encode(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Features of a linear model.
+  """Encodes the columns of a split as features of a linear model.
 
   Args:
-    columns: The columns of a split as TFDS gives them, each [n].
+    columns: The columns of a split as returned by TFDS, each [n].
 
   Returns:
-    float32 [n, NUM_FEATURES] in [0, 1]: the numbers over their public bounds,
-    then the one-hot categories.
+    float32 [n, NUM_FEATURES] in [0, 1]: the numbers divided by their public
+    bounds, followed by the one-hot categories.
   """
   parts: list[np.ndarray] = [
     np.minimum(columns[name] / bound, 1.0)[:, np.newaxis]

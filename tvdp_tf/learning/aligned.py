@@ -1,7 +1,7 @@
 """Arrays whose memory TensorFlow can use without a copy.
 
-TensorFlow copies any other array, which would hold all the users' data in
-memory twice.
+TensorFlow copies arrays that are not aligned, which would keep all the users'
+data in memory twice.
 """
 
 import math
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# What TensorFlow's widest instructions ask for (EIGEN_MAX_ALIGN_BYTES).
+# Required by TensorFlow's widest instructions (EIGEN_MAX_ALIGN_BYTES).
 ALIGNMENT_BYTES = 64
-# By number of bytes: what `claim` has got.
+# Number of bytes -> the memory that `claim` has allocated.
 _claimed: dict[int, np.ndarray[Any, Any]] = {}
 
 
@@ -22,10 +22,10 @@ def _memory(num_bytes: int) -> np.ndarray[Any, Any]:
 
 
 def claim(num_bytes: int) -> None:
-  """Gets memory for an array of that size that will soon be made.
+  """Allocates memory ahead of time for an array of that size.
 
-  The system clears a page when it is first touched: half a second for 200 MB in
-  some virtual machines. A thread can do so while others import.
+  The system clears a page when it is first touched, which takes half a second
+  for 200 MB on some virtual machines. A thread can do this during imports.
   """
   memory = _memory(num_bytes)
   memory[::4096] = 0
@@ -33,7 +33,7 @@ def claim(num_bytes: int) -> None:
 
 
 def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> np.ndarray[Any, Any]:
-  """Like `np.empty`, but it begins at a multiple of `ALIGNMENT_BYTES`."""
+  """Like `np.empty`, but aligned to a multiple of `ALIGNMENT_BYTES`."""
   num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
   memory = _claimed.pop(num_bytes, None)
   if memory is None:

@@ -1,14 +1,14 @@
 """ChaCha20's keystream in plain TensorFlow ops: random bits from a 128-bit key.
 
-Bernstein, "ChaCha, a variant of Salsa20" (2008), with 20 rounds, a 64-bit
-counter of blocks, a 64-bit nonce, and the form for keys of 128 bits ('expand
-16-byte k', the key twice). Unlike Philox it is a cryptographic generator:
-whoever sees any part of its output learns nothing of the key or of the rest.
+Implements Bernstein, "ChaCha, a variant of Salsa20" (2008), with 20 rounds, a
+64-bit block counter, a 64-bit nonce, and the variant for 128-bit keys ('expand
+16-byte k', the key twice). Unlike Philox, it is a cryptographic generator: any
+part of its output reveals nothing about the key or the rest of the output.
 
-Words are the same in every runtime. In this process XLA compiles the rounds,
-half a second for each number of words, which are then several times as fast
-as the ops one by one: TFF's worker goes by these, for `jit_compile` has no
-effect on it.
+Every runtime computes the same words. In this process, XLA compiles the rounds,
+which takes half a second for each number of words and makes them several times
+as fast as separate ops. TFF's worker runs the separate ops, because
+`jit_compile` has no effect there.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 
 # Blocks that go through the rounds together: few enough for their state, 64
-# bytes each, to stay in the second-level cache; enough that the ops one by one
-# do not spend their time on being started.
+# bytes each, to stay in the second-level cache, and enough that the overhead of
+# starting separate ops does not dominate.
 _TILE = 4096
-# And where XLA compiles them: their state stays in the first-level cache.
+# When XLA compiles the rounds: the state stays in the first-level cache.
 _COMPILED_TILE = 128
 
 
@@ -67,17 +67,17 @@ def block_rows(
   first: tf.Tensor,
   count: int | tf.Tensor,
 ) -> tf.Tensor:
-  """The block function at consecutive values of the counter.
+  """Computes the block function at consecutive values of the counter.
 
-  Sixteen vectors, one for each word of the state, so that neither XLA nor the
-  ops one by one move anything between columns and diagonals. The rounds are a
-  loop: unrolled, XLA computes parts again and again, and takes a minute to
-  compile what is then slower than the ops.
+  Uses sixteen vectors, one for each word of the state, so that neither XLA nor
+  separate ops move data between columns and diagonals. The rounds are a loop:
+  if they are unrolled, XLA recomputes parts repeatedly, takes a minute to
+  compile, and the result is slower than separate ops.
 
   Args:
     constants: uint32 [4], the first row of the state.
-    key: uint32 [8], the second and the third.
-    nonce: Scalar int64, the last two words, the lower half first.
+    key: uint32 [8], the second and third rows.
+    nonce: Scalar int64, the last two words of the state, lower half first.
     first: Scalar int64, the counter of the first block.
     count: Number of blocks.
 
@@ -85,7 +85,7 @@ def block_rows(
     uint32 [16, count]: column i holds the 16 words of block first + i.
   """
   counters = first + tf.range(tf.cast(count, tf.int64), dtype=tf.int64)
-  # A cast to fewer bits keeps the lower ones.
+  # A cast to fewer bits keeps the lower bits.
   high = tf.bitwise.right_shift(counters, tf.constant(32, tf.int64))
   fixed = tf.concat([constants, key, tf.bitcast(nonce, tf.uint32)], axis=0)
   rows = [tf.fill([count], word) for word in tf.unstack(fixed, num=14)]
@@ -101,13 +101,13 @@ def block_rows(
 
 
 def _whole_key(noise_key: tf.Tensor) -> tf.Tensor:
-  """The second and the third row of the state, uint32 [8]."""
+  """Returns the second and third rows of the state, uint32 [8]."""
   key = tf.reshape(tf.bitcast(noise_key, tf.uint32), [4])
   return tf.concat([key, key], axis=0)
 
 
 def _num_tiles(num_blocks: int) -> tuple[int, int]:
-  """How many tiles, and of how many blocks each, hold so many blocks."""
+  """Returns how many tiles, and of how many blocks, hold `num_blocks`."""
   tiles = -(-num_blocks // _TILE)
   return tiles, -(-num_blocks // tiles)
 
@@ -115,7 +115,7 @@ def _num_tiles(num_blocks: int) -> tuple[int, int]:
 def _tiles(
   noise_key: tf.Tensor, num_blocks: int, nonce: tf.Tensor, start: tf.Tensor
 ) -> tf.Tensor:
-  """At least `num_blocks` consecutive blocks, uint32 [tiles, 16, blocks]."""
+  """Returns >= `num_blocks` consecutive blocks, uint32 [tiles, 16, blocks]."""
   constants = tf.constant(_CONSTANTS, tf.uint32)
   key = _whole_key(noise_key)
   if num_blocks <= _TILE:
@@ -135,9 +135,9 @@ def _tiles(
 
 
 def _paired(rows: tf.Tensor) -> tf.Tensor:
-  """Words of 64 bits, int64 [..., 8, n], of uint32 [..., 16, n].
+  """Combines uint32 [..., 16, n] into 64-bit words, int64 [..., 8, n].
 
-  Which of a block's words make a pair does not matter.
+  It does not matter which words of a block are paired.
   """
   low, high = tf.split(rows, 2, axis=-2)
   high = tf.bitwise.left_shift(
@@ -149,11 +149,11 @@ def _paired(rows: tf.Tensor) -> tf.Tensor:
 def _words_of_small_tiles(
   noise_key: tf.Tensor, num_blocks: int, nonce: tf.Tensor, start: tf.Tensor
 ) -> tf.Tensor:
-  """What `_paired` makes of `_tiles`, int64 [tiles, 8, blocks], for XLA."""
+  """Computes `_paired(_tiles(...))` for XLA, int64 [tiles, 8, blocks]."""
   constants = tf.constant(_CONSTANTS, tf.uint32)
   key = _whole_key(noise_key)
   tiles, size = _num_tiles(num_blocks)
-  small = -(-size // _COMPILED_TILE)  # In a tile; the last one is cut.
+  small = -(-size // _COMPILED_TILE)  # Per tile; the last one is cut.
   done = tf.TensorArray(
     tf.int64, tiles * small, element_shape=[8, _COMPILED_TILE]
   )
@@ -173,9 +173,10 @@ def _words_of_small_tiles(
 
 
 def _is_compiled() -> tf.Tensor:
-  """Whether XLA has compiled what runs, or TensorFlow's ops run one by one.
+  """Whether XLA has compiled this code, or TensorFlow's ops run separately.
 
-  Compiled, the op tells of no device in its list; what is not taken is dropped.
+  When compiled, the op returns no device of its list, and XLA drops the branch
+  that is not taken.
   """
   devices = ['CPU', 'GPU']
   index = tf.raw_ops.DeviceIndex(device_names=devices)
@@ -190,18 +191,18 @@ def words_of_few_ops(
 ) -> tf.Tensor:
   """Consecutive words of the stream of a key and a nonce, in whole blocks.
 
-  Streams of different pairs (key, nonce) are unrelated, and no stream comes
-  back to its beginning: the nonce has 64 bits, all of which enter the state as
-  they are, and so has the counter of blocks. What draws other numbers with the
-  same key takes other nonces. A key that `noise` has used is spent: Philox
-  gives it away.
+  Streams of different pairs (key, nonce) are unrelated, and no stream returns
+  to its beginning: the nonce has 64 bits, all of which enter the state
+  unchanged, and so does the block counter. Use different nonces to draw other
+  numbers with the same key. Never use a key that `noise` has used: Philox
+  reveals it.
 
-  This form has few ops, which move more: it is for what is in every graph and
-  rarely run, as tracing takes its time by op.
+  This version has few ops but moves more data. It is for code that is in every
+  graph and rarely runs, because tracing time depends on the number of ops.
 
   Args:
-    noise_key: int64 tensor [2], the 128 bits of the key: little-endian, its
-      first word the first eight bytes.
+    noise_key: int64 tensor [2], the 128 bits of the key: little-endian, the
+      first word holds the first eight bytes.
     num_blocks: Scalar int64 tensor.
     nonce: Scalar int64 tensor.
     start: Scalar int64 tensor, the first block.
@@ -215,7 +216,7 @@ def words_of_few_ops(
     tf.reshape(tf.bitcast(noise_key, tf.uint32), [4, 1]), shape
   )
   constants = tf.broadcast_to(tf.constant(_CONSTANTS[:, np.newaxis]), shape)
-  # Pairs of 32 bits, the lower ones first.
+  # Pairs of 32-bit words, the lower half first.
   counted = tf.stack([counters, tf.broadcast_to(nonce, [shape[1]])], axis=1)
   counted = tf.transpose(tf.bitcast(counted, tf.uint32), [1, 2, 0])
   rows = (constants, key, key, tf.reshape(counted, shape))
@@ -239,7 +240,7 @@ def words_of_few_ops(
 def unordered_words(
   noise_key: tf.Tensor, num_blocks: int, nonce: tf.Tensor, start: tf.Tensor
 ) -> tf.Tensor:
-  """Words of consecutive blocks in an order that needs no transposition.
+  """Returns words of consecutive blocks in an order that avoids transposing.
 
   Args:
     noise_key: int64 tensor [2].
@@ -248,8 +249,8 @@ def unordered_words(
     start: Scalar int64 tensor, the first block.
 
   Returns:
-    int64 tensor of 8 num_blocks words or somewhat more: all words of the first
-    blocks, fewer than 2 num_blocks, in an order that depends on `num_blocks`.
+    int64 tensor of at least 8 num_blocks words: all words of the first blocks
+    (fewer than 2 num_blocks of them), in an order that depends on `num_blocks`.
   """
   state = noise_key, num_blocks, nonce, start
   words = tf.cond(

@@ -1,28 +1,28 @@
 r"""Per-example gradients, clipped and summed.
 
-`clipped_mean_gradient` goes through the examples in microbatches, so that its
-memory does not grow with their number. How a microbatch's sum is had is a
-`ClippedSum`: here one example at a time, for any model, vectorized or in a
-loop; in `ghost_clipping` several times faster, for some.
+`clipped_mean_gradient` processes the examples in microbatches, so its memory
+does not grow with their number. A `ClippedSum` computes a microbatch's sum. The
+ones here work one example at a time, vectorized or in a loop, for any model;
+`ghost_clipping` is several times faster, for some models.
 
 Replacing one example moves the mean by at most 2 C_g / n, rounding included.
 With u = 2^-24 (float32) and v = 2^-53 (float64), B the size of a microbatch:
 
-* A norm comes with a bound of its error added: it is at least the true one.
+* A bound of the error is added to each norm, so it is at least the true norm.
 * A clipped gradient is a float32 tensor times a float32 factor. A microbatch
-  adds up B of them in float32, in any order, the last one fewer: each value of
+  adds up B of them (the last one fewer) in float32, in any order. Each value of
   the sum is off by at most (B + 3) u times the sum of the absolute values, so
-  the sum by at most (B + 3) u B C_g in norm. The same microbatch gives the same
-  bits, and one example is in one microbatch, so that two data sets differ by
-  twice that. Where microbatches end depends on n alone.
+  the sum is off by at most (B + 3) u B C_g in norm. The same microbatch gives
+  the same bits, and one example is in one microbatch, so two data sets differ
+  by twice that. The boundaries of microbatches depend on n only.
 * The sums of G microbatches are added in float32, in any order: G values, each
-  off by G u at most of a sum of norm G B C_g. One example is in one such group.
+  off by at most G u of a sum of norm G B C_g. One example is in one such group.
 * The groups' sums are added in float64, in any order: n / B additions to a sum
-  of norm n C_g at most, each off by v n C_g.
+  of norm at most n C_g, each off by v n C_g.
 
-Together this is less than `relative_rounding` of the 2 C_g / n. Gradients are
-clipped shorter by as much. Views of an example do not change that: its gradient
-is one tensor, of any loss, or two rows that count as an example each
+Together this is less than `relative_rounding` of the 2 C_g / n. The clip is
+reduced by the same share. Views of an example do not change that: its gradient
+is one tensor, of any loss, or two rows that count as one example each
 (`view_gradients`).
 """
 
@@ -37,7 +37,7 @@ from tvdp_tf.learning import flat, local_training
 from tvdp_tf.privacy import sensitivity
 
 # (weights, features [b, ...], labels [b], present bool [b], clip) -> the sum of
-# the clipped gradients of the examples that are present, shaped as the weights.
+# the clipped gradients of the present examples, shaped like the weights.
 # A `PreparedSum` takes a sixth argument.
 ClippedSum = Callable[..., list[tf.Tensor]]
 # (features [...], label) -> the gradient of that example, each part flat.
@@ -45,19 +45,19 @@ ExampleGradient = Callable[[tuple[tf.Tensor, tf.Tensor]], list[tf.Tensor]]
 
 
 class PreparedSum(abc.ABC):
-  """A `ClippedSum` that works something out of the features in advance.
+  """A `ClippedSum` that precomputes something from the features.
 
   Attributes:
     microbatches: How many microbatches it takes at a time, at most
-      `sensitivity.MOST_MICROBATCHES`: what it returns is their sums, each in
-      float32, added in float32.
+      `sensitivity.MOST_MICROBATCHES`. It computes their sums in float32 and
+      returns the total, added in float32.
   """
 
   microbatches: int = 1
 
   @abc.abstractmethod
   def prepare(self, features: tf.Tensor) -> tf.Tensor:
-    """A tensor [n, ...] of the features [n, ...], the same for any weights."""
+    """Computes a tensor [n, ...] from features [n, ...], without weights."""
 
   @abc.abstractmethod
   def __call__(
@@ -68,7 +68,7 @@ class PreparedSum(abc.ABC):
 
 MICROBATCH_SIZE = sensitivity.MICROBATCH_SIZE
 
-# A loop's iterations share the kernels of their ops, which `onednn` mixes.
+# A loop's iterations share op kernels, whose data oneDNN may mix (`onednn`).
 _ITERATIONS_AT_ONCE = 1
 
 # A factor rounded to float32 must not grow.
@@ -76,8 +76,8 @@ _ROUNDED_DOWN = 1 - 2.0**-22
 _LEAST_FACTOR = 2.0**-126
 
 
-# What makes TensorFlow or its libraries compute float32 with fewer bits, and
-# the values that do not.
+# Variables that can make TensorFlow or its libraries compute float32 with fewer
+# bits, and the values that do not.
 _REDUCING = {
   'NVIDIA_TF32_OVERRIDE': ('', '0'),
   'ONEDNN_DEFAULT_FPMATH_MODE': ('', 'STRICT'),
@@ -89,7 +89,7 @@ _REDUCING = {
 
 
 def _clusters_by_xla(flags: str) -> bool:
-  """Whether a value of TF_XLA_FLAGS may make XLA compile what nobody named."""
+  """Whether a value of TF_XLA_FLAGS may turn on XLA's auto-clustering."""
   return any(
     not flag.startswith('-')  # A file of flags.
     or (name.startswith('tf_xla_auto_jit') and value != '0')
@@ -99,16 +99,16 @@ def _clusters_by_xla(flags: str) -> bool:
 
 
 def require_full_precision() -> None:
-  """Sees to it that float32 is float32 in this process.
+  """Ensures that this process computes float32 with full precision.
 
-  TensorFloat-32, which TensorFlow uses on newer GPUs unless it is told not to,
-  has 11 bits: a clipped gradient may come out 1e-3 longer than the clip. XLA
-  computes a value anew for each use, and not to the same bits: what is added up
-  may not be what the norm is of.
+  TensorFlow uses TensorFloat-32 on newer GPUs by default. It has 11 bits, so a
+  clipped gradient could be 1e-3 longer than the clip. XLA may recompute a value
+  for each use, with different bits, so the tensors that are added up could
+  differ from those whose norm was computed.
 
   Raises:
-    ValueError: If the environment or TensorFlow's options ask for less, or for
-      XLA wherever it is possible.
+    ValueError: If the environment or TensorFlow's options ask for less
+      precision, or for XLA wherever it is possible.
   """
   tf.config.experimental.enable_tensor_float_32_execution(False)
   for name, allowed in _REDUCING.items():
@@ -132,22 +132,22 @@ def require_full_precision() -> None:
     )
 
 
-# Longer tensors' squares are added in float64: the bound would be worth 1e-4.
+# Squares of longer tensors are added in float64: the bound would cost 1e-4.
 _MOST_IN_FLOAT32 = 4096
 
 
 def _quick_squared_norms(tensor: tf.Tensor) -> tuple[tf.Tensor, float, float]:
-  """Sums of squares in the tensor's dtype, and what makes bounds of them.
+  """Sums of squares in the tensor's dtype, and numbers to bound them.
 
   Returns:
-    float64 [n]; the factor and the addend that make each at least the true one.
+    float64 [n]; and the factor and addend that make each sum an upper bound.
   """
   terms = tensor.shape[1:].num_elements()
   if tensor.dtype != tf.float32 or terms > _MOST_IN_FLOAT32:
     return _sums_of_squares(tf.cast(tensor, tf.float64)), *_of_float64(terms)
   # Each square and each of the `terms` - 1 additions of a value is off by
-  # 2^-24, in any order, and what is below the least normal number may be taken
-  # for zero. 1 / (1 - x) is below 1 + x (1 + 2^-10) for x < 2^-11.
+  # 2^-24, in any order, and numbers below the least normal number may be
+  # flushed to zero. 1 / (1 - x) is below 1 + x (1 + 2^-10) for x < 2^-11.
   factor = 1 + (terms + 4) * 2.0**-24 * (1 + 2.0**-10)
   sums = tf.cast(_sums_of_squares(tensor), tf.float64)
   return sums, factor, terms * 2.0**-125
@@ -164,28 +164,28 @@ def _sums_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def squared_norms(tensor: tf.Tensor) -> tf.Tensor:
-  """The squared norm of each example's part, or a bit more; never less.
+  """Bounds the squared norm of each example's part tightly from above.
 
   Args:
-    tensor: [n, ...], the rest of a static shape.
+    tensor: [n, ...]; all dimensions but the first are static.
 
   Returns:
-    float64 [n]. Not finite where a value is not.
+    float64 [n]. Not finite where a value is not finite.
   """
   return stacked_squared_norms([tensor])[0]
 
 
 def stacked_squared_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Like `squared_norms`, of each of several tensors: float64 [tensors, n].
+  """Like `squared_norms`, for several tensors: float64 [tensors, n].
 
-  An example's numbers depend on its own values alone, to the bit.
+  The bits of an example's norms depend only on its own values.
   """
   sums, factors, addends = zip(*map(_quick_squared_norms, tensors), strict=True)
   quick = tf.stack(sums) * _column(factors) + _column(addends)
   finite = tf.math.is_finite(quick)
 
   def exact():
-    # The square of any float32 is a float64: it does not overflow.
+    # The square of any float32 fits into a float64 without overflow.
     sums = [_sums_of_squares(tf.cast(one, tf.float64)) for one in tensors]
     factors, addends = zip(
       *(_of_float64(one.shape[1:].num_elements()) for one in tensors),
@@ -204,15 +204,15 @@ def _column(numbers: Sequence[float]) -> tf.Tensor:
 def scales(
   squares: tf.Tensor, present: tf.Tensor, clip: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Which examples count, bool [b], and the factors that clip them.
+  """Returns which examples count, and the factors that clip them.
 
-  An example whose gradient is not finite does not count: as a NaN it would be
-  seen through any noise.
+  An example whose gradient is not finite does not count: a NaN would be visible
+  through any noise.
 
   Args:
-    squares: float64 [b], of the norms of the gradients, or more.
+    squares: float64 [b], upper bounds on the squared norms of the gradients.
     present: bool [b].
-    clip: float64, the norm that is clipped to.
+    clip: float64, the norm to clip to.
 
   Returns:
     bool [b] and float32 [b].
@@ -220,17 +220,17 @@ def scales(
   used = tf.logical_and(present, tf.math.is_finite(squares))
   factors = clip / tf.maximum(tf.sqrt(squares), clip) * _ROUNDED_DOWN
   factors = tf.where(used, factors, tf.zeros_like(factors))
-  # A subnormal float32 is rounded by more than that, where it is kept at all.
+  # Subnormal float32 numbers have larger rounding errors, or become zero.
   normal = factors >= _LEAST_FACTOR
   factors = tf.where(normal, factors, tf.zeros_like(factors))
   return used, tf.cast(factors, tf.float32)
 
 
 class RowSums:
-  """Sums over rows, as many of them together as are proven above.
+  """Sums over rows, in microbatches as assumed in the proof above.
 
-  Nothing is filled up or copied: what is left after whole microbatches is a
-  smaller one.
+  Nothing is padded or copied: the rows left over after whole microbatches form
+  a smaller one.
   """
 
   def __init__(self, count: tf.Tensor):
@@ -238,18 +238,18 @@ class RowSums:
     self._whole = count - count % MICROBATCH_SIZE
 
   def _divided(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whole microbatches [rows / B, B, k] of rows [rows, k], and the rest."""
+    """Splits rows [rows, k] into [rows / B, B, k] and the remaining rows."""
     shape = [-1, MICROBATCH_SIZE, tensor.shape[-1]]
     return tf.reshape(tensor[: self._whole], shape), tensor[self._whole :]
 
   def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-    """[k] of [rows, k]."""
+    """Sums rows [rows, k] to [k]."""
     whole, rest = self._divided(tensor)
     within = tf.reduce_sum(whole, axis=1)
     return tf.reduce_sum(within, axis=0) + tf.reduce_sum(rest, axis=0)
 
   def product(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """[k, m], the sum of the outer products of rows [rows, k] and [rows, m]."""
+    """Sums the outer products of rows [rows, k] and [rows, m] to [k, m]."""
     left, left_rest = self._divided(left)
     right, right_rest = self._divided(right)
     whole = tf.reduce_sum(tf.matmul(left, right, transpose_a=True), axis=0)
@@ -259,7 +259,7 @@ class RowSums:
 def _dense(
   gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor
 ) -> tf.Tensor:
-  """A gradient as a tensor; that of an embedding comes as some of its rows."""
+  """Converts a gradient to a dense tensor; an embedding's is sparse."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
   return tf.math.unsorted_segment_sum(
@@ -270,7 +270,7 @@ def _dense(
 def example_gradient(
   loss_fn: local_training.LossFn, weights: Sequence[tf.Tensor]
 ) -> ExampleGradient:
-  """(features [...], label) -> that example's gradient, each part flat."""
+  """Returns (features [...], label) -> the gradient, each part flat."""
 
   def gradient(example):
     features, label = example
@@ -289,14 +289,14 @@ def example_gradient(
 
 
 def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
-  """The sum for any model: holds the gradients of all examples of a batch.
+  """Returns a sum for any model; it holds all gradients of a batch in memory.
 
   Args:
     loss_fn: Mean loss of a model on a batch; it is called on single examples.
   """
 
   def clipped_sum(weights, features, labels, present, clip):
-    # It has no Python to convert, whose search takes longer than its tracing.
+    # AutoGraph has nothing to convert; its search takes longer than tracing.
     gradient_fn = tf.autograph.experimental.do_not_convert(
       example_gradient(loss_fn, weights)
     )
@@ -322,7 +322,7 @@ def vectorized_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
 
 
 def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
-  """Like `vectorized_clipped_sum`, in a loop: slow, and nothing is left out.
+  """Like `vectorized_clipped_sum`, in a loop: slow, but supports every op.
 
   For models with an op that TensorFlow cannot vectorize.
   """
@@ -332,7 +332,7 @@ def looped_clipped_sum(loss_fn: local_training.LossFn) -> ClippedSum:
 def summed_one_by_one(
   gradient_of: Callable[[Sequence[tf.Tensor]], ExampleGradient],
 ) -> ClippedSum:
-  """`looped_clipped_sum` of any gradient: a function of weights gives it."""
+  """Like `looped_clipped_sum`, for a function from weights to a gradient."""
 
   def clipped_sum(weights, features, labels, present, clip):
     gradient_fn = gradient_of(weights)
@@ -367,12 +367,12 @@ def summed_one_by_one(
 
 
 class Examples(NamedTuple):
-  """A client's examples, ready to be gone through many times.
+  """A client's examples, prepared to be used many times.
 
   Attributes:
     features: [n, ...].
     labels: [n].
-    prepared: Of a `PreparedSum`; None for any other.
+    prepared: The result of `PreparedSum.prepare`; None for any other sum.
   """
 
   features: tf.Tensor
@@ -409,7 +409,7 @@ def clipped_mean_gradient(
   example_l2_norm_clip: float | tf.Tensor,
   microbatch_size: int = MICROBATCH_SIZE,
 ) -> list[tf.Tensor]:
-  """Like `mean_gradient`, of features [n, ...] and labels [n]."""
+  """Like `mean_gradient`, for features [n, ...] and labels [n]."""
   return mean_gradient(
     clipped_sum,
     weights,
@@ -428,26 +428,26 @@ def flat_gradient_sum(
   microbatch_size: int = MICROBATCH_SIZE,
   adjacency: str = sensitivity.REPLACE_ONE,
 ) -> tf.Tensor:
-  """Sum over the examples of their gradients, each clipped to norm C_g.
+  """Sums the gradients of all examples, each clipped to norm C_g.
 
   Args:
     clipped_sum: How to sum over a microbatch.
     weights: Float tensors of static shapes.
-    prepared: Of `examples`, by the same `clipped_sum`.
+    prepared: The result of `examples` for the same `clipped_sum`.
     example_l2_norm_clip: C_g > 0. The norm is over all weights together.
-    microbatch_size: How many examples are worked on at a time; a `PreparedSum`
-      takes no other than `MICROBATCH_SIZE`.
-    adjacency: 'replace-one', or 'zero-out': of a bound half as large, rounding
-      takes up twice the share.
+    microbatch_size: How many examples to process at a time. A `PreparedSum`
+      accepts only `MICROBATCH_SIZE`.
+    adjacency: 'replace-one' or 'zero-out'. The bound for 'zero-out' is half as
+      large, so rounding takes up twice the share of it.
 
   Returns:
-    float64 [values], the weights' one after the other; an example whose
-    gradient is not finite counts as zero. Replacing one example moves it by at
-    most 2 C_g, see above; putting zero in the place of its gradient, by C_g
-    with adjacency 'zero-out'.
+    float64 [values], the values for all weights concatenated. An example whose
+    gradient is not finite counts as zero. Replacing one example moves the sum
+    by at most 2 C_g, see above; with adjacency 'zero-out', replacing its
+    gradient by zero moves the sum by at most C_g.
 
   Raises:
-    ValueError: If a `PreparedSum` is to take microbatches of another size.
+    ValueError: If `microbatch_size` is not the one that a `PreparedSum` takes.
   """
   weights = list(weights)
   features, labels, rows = prepared
@@ -460,7 +460,7 @@ def flat_gradient_sum(
   at_once = microbatch_size
   if isinstance(clipped_sum, PreparedSum):
     if microbatch_size != MICROBATCH_SIZE:
-      # It has its own, and the bound of the rounding would be another's.
+      # Its size is fixed, and the bound on rounding would not match.
       raise ValueError(
         f'microbatch_size must be {MICROBATCH_SIZE} with a sum that is'
         f' prepared, got {microbatch_size!r}'
@@ -489,8 +489,8 @@ def flat_gradient_sum(
     return total
 
   if not isinstance(clipped_sum, PreparedSum):
-    return all_microbatches()  # Its graph is large: it is there once.
-  # Without the loop's ops.
+    return all_microbatches()  # Its graph is large, so build it only once.
+  # Small inputs skip the loop's ops.
   return tf.cond(
     num_examples <= at_once, lambda: summed(*taken), all_microbatches
   )
@@ -502,13 +502,13 @@ def gradient_sum(
   prepared: Examples,
   **options: Any,
 ) -> list[tf.Tensor]:
-  """Like `flat_gradient_sum`, shaped as the weights.
+  """Like `flat_gradient_sum`, but shaped like the weights.
 
   Args:
-    clipped_sum: As of `flat_gradient_sum`, as the others.
+    clipped_sum: As for `flat_gradient_sum`.
     weights: Float tensors of static shapes.
-    prepared: Of `examples`.
-    **options: The others.
+    prepared: The result of `examples`.
+    **options: Further arguments of `flat_gradient_sum`.
 
   Returns:
     float64 tensors of the shapes of `weights`.
@@ -524,7 +524,7 @@ def flat_mean_gradient(
   prepared: Examples,
   **options: Any,
 ) -> tf.Tensor:
-  """Like `flat_gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
+  """`flat_gradient_sum` / n; one example moves it by 2 C_g / n, or C_g / n."""
   total = flat_gradient_sum(clipped_sum, weights, prepared, **options)
   divisor = tf.cast(tf.shape(prepared.labels)[0], tf.float64)
   return total / divisor
@@ -536,7 +536,7 @@ def mean_gradient(
   prepared: Examples,
   **options: Any,
 ) -> list[tf.Tensor]:
-  """Like `gradient_sum`, divided by n: moved by 2 C_g / n, or C_g / n."""
+  """`gradient_sum` / n; one example moves it by 2 C_g / n, or C_g / n."""
   return flat.split(
     flat_mean_gradient(clipped_sum, weights, prepared, **options), weights
   )

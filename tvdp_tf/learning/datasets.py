@@ -1,8 +1,8 @@
 """The data sets: a private training part and a public test part.
 
-`digits` is scikit-learn's embedded set of 1,797 real 8x8 digits: it needs no
+`digits` is scikit-learn's bundled set of 1,797 real 8x8 digits, which needs no
 download. Neither do the `generated` data sets, which have the shapes of the
-others and are for trying things out. The others are read with TensorFlow
+others and are for quick experiments. The others are read with TensorFlow
 Datasets (TFDS): `tfds:NAME` is any of its classification data sets of images of
 one size. `files:FOLDER` is a data set in files that may be larger than memory
 (`on_disk`).
@@ -16,9 +16,9 @@ To add your own data set, write a function of `data_dir` that returns a
 TFDS takes ten seconds to decode MNIST and one to be imported. Decoded data sets
 are cached in TFDS's folder, in one file each. A cached file is used only if
 nothing has changed: the name of the data set, TFDS's version, the versions of
-the data set that are present, and names, sizes and times of the decoded files.
-A checksum covers the whole file. Otherwise the data set is read with TFDS
-again, and the cached file is replaced.
+the data set that are present, and the names, sizes and times of the decoded
+files. A checksum covers the whole file. Otherwise the data set is read with
+TFDS again, and the cached file is replaced.
 """
 
 import dataclasses
@@ -39,15 +39,15 @@ from tvdp_tf import _arrays, _validate, errors
 from tvdp_tf.learning import aligned, on_disk, own_arrays
 
 _FOLDER = 'decoded_by_tvdp_tf'
-# Larger ones would not fit into memory twice.
+# Larger data sets would not fit into memory twice.
 _MOST_BYTES = 2**30
 
-# Train, test, and the number of classes.
+# (train, test, number of classes).
 Parts = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray], int]
 
 
 def _root(data_dir: str | None) -> pathlib.Path:
-  """TFDS's folder; by default what it takes itself."""
+  """TFDS's folder; by default, the one that TFDS uses."""
   default = os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
   return pathlib.Path(data_dir or default).expanduser()
 
@@ -57,10 +57,10 @@ def _path(name: str, data_dir: str | None) -> pathlib.Path:
 
 
 def _facts(name: str, root: pathlib.Path, source: str) -> list[Any]:
-  """What must be as it was: JSON.
+  """Returns the facts that must be unchanged, as JSON data.
 
   Raises:
-    OSError: If the folder is not there.
+    OSError: If the folder does not exist.
   """
   folder = root / source
   files = [
@@ -78,15 +78,15 @@ def _facts(name: str, root: pathlib.Path, source: str) -> list[Any]:
 
 
 def read_decoded(name: str, data_dir: str | None) -> Parts | None:
-  """A data set as it was decoded; None if there is none, or anything changed.
+  """Reads a cached, decoded data set; None if it is missing or out of date.
 
   Args:
-    name: What TFDS calls it.
-    data_dir: TFDS's folder, by default its own choice.
+    name: TFDS's name of the data set.
+    data_dir: TFDS's folder; by default, the one that TFDS uses.
   """
   path = _path(name, data_dir)
   try:
-    if not path.is_file():  # Who reads from a pipe waits for a writer.
+    if not path.is_file():  # Reading a pipe waits for a writer.
       return None
     arrays, (facts, num_classes) = _arrays.decoded(path.read_bytes())
     if facts != _facts(name, _root(data_dir), facts[2]):
@@ -107,13 +107,13 @@ def read_decoded(name: str, data_dir: str | None) -> Parts | None:
 def write_decoded(
   name: str, data_dir: str | None, builder: Any, parts: Parts
 ) -> None:
-  """Keeps a data set, if it can be kept.
+  """Caches a decoded data set, if possible.
 
   Args:
-    name: As of `read_decoded`.
-    data_dir: The same.
-    builder: TFDS's, that read it.
-    parts: What it gave.
+    name: As for `read_decoded`.
+    data_dir: As for `read_decoded`.
+    builder: The TFDS builder that read the data set.
+    parts: What the builder returned.
   """
   train, test, num_classes = parts
   arrays = {
@@ -121,7 +121,7 @@ def write_decoded(
     **{f'test_{name}': column for name, column in test.items()},
   }
   if (
-    # Code of somebody else's may change without a number.
+    # Third-party code may change without a new version number.
     not type(builder).__module__.startswith('tensorflow_datasets.')
     or any(column.dtype.hasobject for column in arrays.values())
     or sum(column.nbytes for column in arrays.values()) > _MOST_BYTES
@@ -135,21 +135,21 @@ def write_decoded(
     path.parent.mkdir(exist_ok=True)
     try:
       temporary.write_bytes(content)
-      # What a crash leaves of it, its checksum tells.
+      # The checksum detects a file that a crash left incomplete.
       os.replace(temporary, path)
     finally:
       temporary.unlink(missing_ok=True)
-  except OSError as error:  # A folder that only others can write to, say.
+  except OSError as error:  # Such as a folder without write access.
     logging.info('data set %s is not kept decoded: %s', name, error)
 
 
-# What the caller has, in the place of a name: of data, a model or a split.
+# Replaces the name of a data set, model or split that the caller brings.
 OWN = 'own'
 _DIGITS_TEST_EXAMPLES = 360
-# After each failure of the network, two seconds in all.
+# Retries after a network failure; they take two seconds in all.
 _DOWNLOAD_RETRIES = 3
 _SCALED_AT_ONCE = 1024
-# By TFDS's name and folder: what a thread reads.
+# (TFDS's name, folder) -> the data set that a thread reads ahead.
 _ahead: dict[tuple[str, str | None], futures.Future[Parts | None]] = {}
 
 
@@ -158,10 +158,10 @@ class Dataset:
   """A classification data set.
 
   Attributes:
-    name: The word of `--dataset`.
-    train_features: float32 [n, ...], scaled by public constants to [0, 1]; or
-      on the disk. In bytes where `load` was asked for them, until they are
-      `dealt`.
+    name: The value of `--dataset`.
+    train_features: float32 [n, ...], scaled to [0, 1] by public constants; or
+      read from disk on demand. With `load(..., in_bytes=True)`, bytes until
+      `dealt` scales them.
     train_labels: int32 [n], in [0, num_classes).
     test_features: float32, as above.
     test_labels: int32, as above.
@@ -183,11 +183,11 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What is public of a data set before it is loaded.
+  """The public facts about a data set, known before it is loaded.
 
   Attributes:
     examples: Size of the training part.
-    input_shape: Shape of an example's features.
+    input_shape: Shape of one example's features.
     num_classes: Number of classes.
   """
 
@@ -219,10 +219,10 @@ def _load_digits(data_dir: str | None) -> Dataset:
 def _scaled(
   images: np.ndarray, order: np.ndarray | None = None
 ) -> np.ndarray[Any, Any]:
-  """Bytes divided by 255, float32, in some order; by default their own."""
+  """Bytes divided by 255, float32, reordered by `order` if it is given."""
   count = len(images if order is None else order)
   result = aligned.empty([count, *images.shape[1:]], np.float32)
-  # A few at a time: no second copy of all of them.
+  # A few at a time, to avoid a second copy of all images.
   for start in range(0, count, _SCALED_AT_ONCE):
     part = slice(start, start + _SCALED_AT_ONCE)
     rows = images[part] if order is None else np.take(images, order[part], 0)
@@ -233,17 +233,17 @@ def _scaled(
 def dealt(
   dataset: Dataset, parts: Sequence[np.ndarray | range]
 ) -> tuple[Dataset, Sequence[np.ndarray | range]]:
-  """Brings the training examples into the order of the users who hold them.
+  """Sorts the training examples by the users who hold them.
 
-  A user's examples are a view then, and no copy. TFDS's bytes are scaled.
+  A user's examples are then a view, not a copy. TFDS's bytes are scaled.
 
   Args:
     dataset: The data set.
     parts: For each user, the indices of its training examples.
 
   Returns:
-    The data set, its training part in that order; and the users' ranges in it.
-    On the disk the order stays, and the parts are as they were.
+    The data set with its training part in that order, and the users' ranges in
+    it. A data set on disk keeps its order, and the parts are unchanged.
   """
   if dataset.is_on_disk:
     return dataset, parts
@@ -270,10 +270,10 @@ TEST_PARTS = ('all', 'tuning', 'reported')
 
 
 def with_test_part(dataset: Dataset, part: str) -> Dataset:
-  """The data set with a part of its test set.
+  """Returns the data set with only a part of its test set.
 
-  Every fifth test example is public and chooses learning rates ('tuning'); no
-  reported number sees it ('reported').
+  Every fifth test example is public and used to choose learning rates
+  ('tuning'). Reported numbers use only the other examples ('reported').
 
   Args:
     dataset: The data set.
@@ -311,14 +311,14 @@ def _read_tfds(
     builder = make_builder(data_dir=data_dir)
     if not builder.is_prepared():
       logging.warning('data set %s is not in %s: downloads it', name, folder)
-      # Without a network its ten, ever later ones end after minutes.
+      # Without a network, TFDS's ten retries would take minutes.
       downloader.MAX_RETRIES = _DOWNLOAD_RETRIES
       builder.download_and_prepare()
     train, test = (
       tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
       for split in ('train', 'test')
     )
-  # TFDS fails with anything from OSError to AssertionError.
+  # TFDS raises anything from OSError to AssertionError.
   except Exception as error:
     raise errors.DatasetUnavailableError(
       f'data set {name} is not in {folder} and could not be downloaded and '
@@ -340,7 +340,7 @@ def _image_features(columns) -> np.ndarray:
 def _load_images(
   name: str, data_dir: str | None, in_bytes: bool = False
 ) -> Dataset:
-  """Any classification data set of images of one size that TFDS has."""
+  """Loads any TFDS classification data set of images of one size."""
 
   def make_builder(data_dir):
     import tensorflow_datasets as tfds  # noqa: PLC0415
@@ -398,7 +398,7 @@ _GENERATED = {
 
 
 def _generate(name: str, data_dir: str | None) -> Dataset:
-  """A few noisy copies of a random prototype of each class."""
+  """Generates a few noisy copies of a random prototype of each class."""
   del data_dir
   facts = _GENERATED[name]
   shape, num_classes = facts.input_shape, facts.num_classes
@@ -436,10 +436,10 @@ _TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
 
 
 def check_name(name: str) -> str:
-  """The name, if it can be one of a data set.
+  """Checks and returns the name of a data set.
 
   Raises:
-    ValueError: If it is none.
+    ValueError: If it is not the name of a data set.
   """
   if name in LOADERS or _folder(name):
     return name
@@ -452,20 +452,20 @@ def check_name(name: str) -> str:
 
 
 def _folder(name: str) -> str:
-  """Of a data set in files; otherwise empty."""
+  """The folder of a data set in files; empty for other data sets."""
   if isinstance(name, str) and name.startswith(_FILES):
     return name.removeprefix(_FILES)
   return ''
 
 
 def place(name: str, data_dir: str | None = None) -> str:
-  """The name of a data set, with the folder that it is in, where one is given.
+  """The name of a data set together with its folder, if one is given.
 
-  A relative path means another folder in another working directory.
+  The path is absolute, because a relative one depends on the working directory.
 
   Args:
-    name: As of `load`.
-    data_dir: The same.
+    name: As for `load`.
+    data_dir: As for `load`.
   """
   if folder := _folder(name):
     return f'{_FILES}{pathlib.Path(folder).resolve()}'
@@ -473,10 +473,10 @@ def place(name: str, data_dir: str | None = None) -> str:
 
 
 def check_natural(name: str) -> str:
-  """The name again, of a data set that may say whose examples are whose.
+  """Checks and returns a name whose data set can define its own users.
 
   Raises:
-    ValueError: If it is not files:FOLDER.
+    ValueError: If the name is not files:FOLDER.
   """
   if not _folder(name):
     raise ValueError(
@@ -486,20 +486,20 @@ def check_natural(name: str) -> str:
 
 
 def natural(name: str) -> list[range]:
-  """Whose examples are whose, as the data set itself says.
+  """The examples of each user, as defined by the data set itself.
 
   Args:
     name: files:FOLDER.
 
   Raises:
-    ValueError: If it is another.
-    DatasetUnavailableError: If it does not say.
+    ValueError: If the name has another form.
+    DatasetUnavailableError: If the data set does not define its users.
   """
   return on_disk.users(_folder(check_natural(name)))
 
 
 def _images(name: str) -> str:
-  """What TFDS calls a data set of images; otherwise empty."""
+  """TFDS's name of a data set of images; empty for other data sets."""
   if match := _TFDS.fullmatch(name):
     return match[1]
   loader = LOADERS.get(name)
@@ -509,13 +509,13 @@ def _images(name: str) -> str:
 
 
 def read_ahead(name: str, data_dir: str | None = None) -> None:
-  """Has a thread begin with what `load` and `dealt` will do, if it knows how.
+  """Starts the work of `load` and `dealt` in a thread, where it is supported.
 
-  For programs, whose imports take seconds of another processor.
+  For programs, whose imports keep another processor busy for seconds.
 
   Args:
-    name: As of `load`.
-    data_dir: The same.
+    name: As for `load`.
+    data_dir: As for `load`.
   """
   if not (images := _images(name)):
     return
@@ -527,7 +527,7 @@ def read_ahead(name: str, data_dir: str | None = None) -> None:
       if parts is not None and (found := parts[0]['image']).dtype == np.uint8:
         aligned.claim(found.size * np.dtype(np.float32).itemsize)
       ahead.set_result(parts)
-    except Exception as error:  # For who waits.
+    except Exception as error:  # For the waiter.
       ahead.set_exception(error)
 
   threading.Thread(target=read, daemon=True).start()
@@ -539,11 +539,11 @@ def load(
   """Loads a data set by name.
 
   Args:
-    name: A key of `LOADERS`, tfds:NAME for what TFDS calls so, or files:FOLDER.
-    data_dir: TFDS's folder, by default TFDS's own choice; a data set that is
-      not there is downloaded to it.
-    in_bytes: Whether to leave images of the training part that come as bytes
-      for `dealt` to scale: a quarter of the memory until then.
+    name: A key of `LOADERS`, tfds:NAME for a data set of TFDS, or files:FOLDER.
+    data_dir: TFDS's folder; by default, the one that TFDS uses. A data set that
+      is not there is downloaded to it.
+    in_bytes: Whether to leave training images that come as bytes for `dealt` to
+      scale, which takes a quarter of the memory until then.
 
   Returns:
     The data set.
@@ -576,14 +576,14 @@ def load(
 
 
 def facts(name: str, data_dir: str | None = None) -> Facts:
-  """What is public of a data set, without TensorFlow where that is known.
+  """The public facts about a data set, without TensorFlow where they are known.
 
   Args:
-    name: As of `load`.
-    data_dir: The same.
+    name: As for `load`.
+    data_dir: As for `load`.
 
   Returns:
-    The facts; of those that are not built in, of the data that `load` returns.
+    The facts. For data sets that are not built in, `load` determines them.
 
   Raises:
     ValueError: If there is no such data set.

@@ -1,7 +1,7 @@
 """The discrete Gaussian over the integers, from a cryptographic generator.
 
-Uses integers only. So the last bits of a value do not reveal what the noise was
-added to (Mironov, "On significance of the least significant bits for
+It uses only integers, so the last bits of a value do not reveal what the noise
+was added to (Mironov, "On significance of the least significant bits for
 differential privacy", 2012), and every runtime draws the same numbers. The
 method is rejection sampling, similar to those of Karney ("Sampling exactly from
 the normal distribution", 2016) and of Canonne, Kamath and Steinke ("The
@@ -18,15 +18,15 @@ negative s, so that |x| = K 2^m + y'. Then
   exp(-x^2 / (2 sigma^2)) = exp(-K^2 / (2 sigma_0^2)) exp(-gamma),
   gamma = y' (2 K 2^m + y') / (2 sigma^2),
 
-and x is kept with probability exp(-gamma). That needs no exponential: draw
+and x is kept with probability exp(-gamma). This needs no exponential: draw
 events of probability gamma / i, for i = 1, 2, ..., until one does not happen.
-The number of those that happened is even with exactly this probability (von
+The number of events that happened is even with exactly this probability (von
 Neumann, 1951). gamma is a multiple of 2^-63, because sigma = 2^31 gives
 2 sigma^2 = 2^63.
 
-For all but one candidate in 120, the first 64-bit word decides: it shows what K
-is and that the first event does not happen. The others take further words, and
-are drawn again if rejected.
+For all but one candidate in 120, the first 64-bit word decides: it determines K
+and shows that the first event does not happen. The other candidates need
+further words, and are drawn again if rejected.
 """
 
 import decimal
@@ -43,14 +43,14 @@ from tvdp_tf.privacy import noise_distance
 
 GRID_STDDEV = noise_distance.GRID_STDDEV
 
-# Total variation distance of a drawn value, were the words of the generator
-# uniform and independent, from N_Z(0, GRID_STDDEV^2). Of a candidate:
+# Total variation distance of a drawn value from N_Z(0, GRID_STDDEV^2), if the
+# generator's words were uniform and independent. For a candidate:
 #
-# * K is below 896. What is cut off, the sum of exp(-j^2 / 8192) over j >= 896
+# * K is below 896. The cut-off tail, the sum of exp(-j^2 / 8192) over j >= 896
 #   divided by that over all j, is below exp(-98) 6 / 80 < 2^-145;
 # * 895 thresholds of K are each rounded by at most 2^-127, and the distance of
 #   two distributions on a line is at most the sum of the differences of their
-#   thresholds: below 2^-117.1. What `decimal` rounds is below 2^-200;
+#   thresholds: below 2^-117.1. The rounding of `decimal` is below 2^-200;
 # * an event of probability gamma / i, i >= 2, is off by at most i 2^-126, and
 #   is reached with probability gamma^(i-1) / (i-1)!, gamma < 0.22: in all below
 #   2^-126.
@@ -74,32 +74,32 @@ DISTANCE_FROM_DISCRETE = 2.0**-116
 # 1 / (48 s^2) = 2^-67.5.
 DISTANCE_FROM_ROUNDED = 1 / (48 * GRID_STDDEV**2)
 
-# Raised when a key's integers become others: a seeded run that goes on would
-# release a round anew, under other noise.
+# Increase it when a key's integers change: a resumed seeded run would otherwise
+# release a round again with different noise.
 STREAM = 2
 
-# Stands for K where the table does not decide it; every K is smaller.
+# Replaces K where the table does not decide it; every K is smaller.
 _UNDECIDED = 255
 
-# Blocks of the generator's stream that an attempt at a draw has for itself, and
-# the first of them that is not drawn in advance.
+# Number of blocks of the generator's stream that are reserved for each attempt
+# at a draw, and the first of them that is not drawn in advance.
 _ATTEMPT = 2**44
 _FURTHER = 2**43
 
 
 class _Scheme(NamedTuple):
-  """How a candidate comes from words; smaller in tests.
+  """How a candidate is made from words; tests use smaller schemes.
 
   Attributes:
     fine_bits: m.
     coarse_log: log2 of sigma_0.
     coarse_count: K is below it. gamma < 1 requires
       2 coarse_count - 1 < 2 sigma_0^2.
-    table_bits: Bits of a candidate's word from which K is read in a table.
-    first_bits: Bits of it for the first event; with the others, the sign and y
-      at most 64.
+    table_bits: Bits of a candidate's word that index the table of K.
+    first_bits: Bits of the word for the first event. Together with
+      `table_bits`, the sign and y, at most 64.
     threshold_bits: Bits of the first of two words that decide on K where the
-      table does not. The second always has 63.
+      table does not. The second word always has 63.
   """
 
   fine_bits: int = 25
@@ -119,15 +119,15 @@ _SCHEME = _Scheme()
 
 
 class _Coarse(NamedTuple):
-  """Knuth and Yao's division of the distribution of K.
+  """The distribution of K, divided as by Knuth and Yao.
 
   Attributes:
-    table: uint8 [2^table_bits]. Every K is in as many entries as its
-      probability holds whole; the others are `_UNDECIDED`.
-    high: int64 [coarse_count - 1]. What is left over of the probabilities is
-      the distribution of an undecided K: these are its cumulative sums, the
-      first `threshold_bits` of them after the binary point,
-    low: int64 [coarse_count - 1], and the next 63, rounded.
+    table: uint8 [2^table_bits]. Each K fills as many entries as fit wholly into
+      its probability; the others are `_UNDECIDED`.
+    high: int64 [coarse_count - 1]. The remainders of the probabilities are the
+      distribution of an undecided K. These are its cumulative sums: the first
+      `threshold_bits` bits after the binary point.
+    low: int64 [coarse_count - 1], the next 63 bits, rounded.
   """
 
   table: np.ndarray
@@ -172,7 +172,7 @@ def _low_bits(words: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def _shifted(words: tf.Tensor, count: int) -> tf.Tensor:
-  """Shifted to the right; of a negative word, ones come in from the left."""
+  """Shifts to the right; negative words are filled with ones."""
   return tf.bitwise.right_shift(words, tf.constant(count, tf.int64))
 
 
@@ -207,7 +207,7 @@ def _undecided_k(
 def _candidates(
   words: tf.Tensor, coarse: tf.Tensor, scheme: _Scheme
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """What candidates are, given K.
+  """Computes the candidates, given K.
 
   Args:
     words: int64 [n].
@@ -215,8 +215,8 @@ def _candidates(
     scheme: How the words are read.
 
   Returns:
-    Their values, 2^gamma_bits gamma, and the first bits of the number that is
-    compared with it: int64 [n] each.
+    Their values, 2^gamma_bits gamma, and the first bits of the number that
+    gamma is compared with: int64 [n] each.
   """
   m = scheme.fine_bits
   first = _low_bits(_shifted(words, scheme.table_bits), scheme.first_bits)
@@ -237,8 +237,8 @@ def _event(
 ) -> tf.Tensor:
   """Events of probability gamma / index, bool [n], from two words each."""
   whole = gammas // index
-  # The remainder of the division decides between neighbours: its fraction
-  # 2^63 (gammas - whole index) / index, less at most index.
+  # The remainder of the division decides between neighbors: its fraction
+  # 2^63 (gammas - whole index) / index, minus at most index.
   part = (gammas - whole * index) * (tf.constant(2**63 - 1, tf.int64) // index)
   first = _low_bits(first, scheme.gamma_bits)
   second = _low_bits(second, 63)
@@ -248,10 +248,10 @@ def _event(
 
 
 class _Reader(NamedTuple):
-  """Further words to decide on candidates, one after the other.
+  """Reads further words that decide on candidates, in order.
 
   Attributes:
-    ready: int64 [words], the first of them. They are nearly always enough.
+    ready: int64 [words], the first words. They are nearly always enough.
     noise_key: int64 [2], the key that further words are generated from.
     nonce: Scalar int64, the nonce of their stream.
     start: Scalar int64, the first block of further words.
@@ -265,15 +265,15 @@ class _Reader(NamedTuple):
   def read(
     self, block: tf.Tensor, rows: int, columns: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Words, int64 [rows, columns].
+    """Reads words, int64 [rows, columns].
 
     Args:
-      block: Scalar int64, number of blocks that have been read.
-      rows: First dimension.
-      columns: The second, scalar int32.
+      block: Scalar int64, number of blocks that have been read so far.
+      rows: The first dimension.
+      columns: The second dimension, scalar int32.
 
     Returns:
-      The words, and the number of blocks that have then been read.
+      The words, and the number of blocks that have been read including them.
     """
     count = tf.cast(rows * columns, tf.int64)
     blocks = -(-count // chacha20.WORDS_PER_BLOCK)
@@ -314,12 +314,12 @@ def _judge(
 
   Args:
     words: int64 [n], the first word of each candidate.
-    table: Of K.
+    table: The table of K.
     reader: Where further words come from.
     scheme: How the words are read.
 
   Returns:
-    Their values, int64 [n], and which are accepted, bool [n].
+    The candidates' values, int64 [n], and which are accepted, bool [n].
   """
   count = tf.size(words)
   extra, block = reader.read(tf.constant(0, tf.int64), 5, count)
@@ -343,7 +343,7 @@ def _judge(
     running = next_event(index, running, extra)
     return index + 1, block, running, tf.math.logical_xor(odd, running)
 
-  # Few have a third event to wait for.
+  # Few candidates reach a third event.
   running = next_event(tf.constant(2, tf.int64), happened, extra[3:])
   _, _, _, odd = tf.while_loop(
     lambda index, block, running, odd: tf.reduce_any(running),
@@ -367,21 +367,21 @@ def _first_pass(
   num_ready: int,
   scheme: _Scheme,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Candidates, and what their first words say.
+  """Draws candidates and evaluates their first words.
 
   Args:
     noise_key: int64 [2].
     nonce: Scalar int64.
     start: Scalar int64, the first block to use.
-    table: Of K.
+    table: The table of K.
     num_blocks: An eighth of the number n of candidates.
-    num_ready: Blocks of words to decide on those that are open.
+    num_ready: Blocks of words to decide on the open candidates.
     scheme: How the words are read.
 
   Returns:
     The words of the candidates, their values where accepted, and which are
-    open, not yet accepted: int64, int64, bool, [n] each; and the words to
-    decide on these, int64 [8 num_ready].
+    open (not yet accepted): int64, int64, bool, [n] each; and the words to
+    decide on the open ones, int64 [8 num_ready].
   """
   words = chacha20.unordered_words(
     noise_key, num_blocks + num_ready, nonce, start
@@ -391,7 +391,7 @@ def _first_pass(
   words = words[: num_blocks * chacha20.WORDS_PER_BLOCK]
   coarse = _table_k(words, table, scheme)
   values, gammas, first = _candidates(words, coarse, scheme)
-  # Equal first bits do not decide.
+  # Equal first bits leave it undecided.
   is_open = tf.logical_or(
     tf.equal(coarse, _UNDECIDED),
     first <= _shifted(gammas, scheme.gamma_bits - scheme.first_bits),
@@ -401,9 +401,9 @@ def _first_pass(
 
 @functools.cache
 def _traced_judge(scheme: _Scheme):
-  """`_judge`, traced once for all sizes: a function of its tensors.
+  """Returns `_judge` as a function of its tensors, traced once for all sizes.
 
-  Half of the ops of a draw are in it.
+  It has half of the ops of a draw.
   """
 
   def judge(words, table, ready, noise_key, nonce, start):
@@ -427,7 +427,7 @@ def _traced_judge(scheme: _Scheme):
 
 @functools.cache
 def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
-  """`_first_pass`, compiled: a function of its tensors."""
+  """Returns `_first_pass` as a compiled function of its tensors."""
 
   def first_pass(noise_key, nonce, start, table):
     return _first_pass(
@@ -446,13 +446,13 @@ def _compiled_first_pass(num_blocks: int, num_ready: int, scheme: _Scheme):
   )
 
 
-# Draws of at most so many blocks take a power of two of them, so that XLA
-# compiles a few first passes for them all.
+# Draws of at most this many blocks are rounded up to a power of two, so that
+# XLA compiles only a few first passes for them.
 _FEW_BLOCKS = 512
 
 
 def _num_blocks(size: int) -> int:
-  """Blocks that yield `size` accepted candidates, except once in 2^64."""
+  """Number of blocks that yield `size` candidates, except once in 2^64."""
   surplus = 16 + size // 128 + math.isqrt(size)
   blocks = -(-(size + surplus) // chacha20.WORDS_PER_BLOCK)
   if blocks > _FEW_BLOCKS:
@@ -461,7 +461,7 @@ def _num_blocks(size: int) -> int:
 
 
 def _num_ready(num_blocks: int) -> int:
-  """Blocks that nearly always suffice to decide on those that are open."""
+  """Number of blocks that nearly always suffice for the open candidates."""
   return 32 + num_blocks // 12
 
 
@@ -474,15 +474,15 @@ def _attempt(
   num_blocks: int,
   num_ready: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """`size` values, and whether they are too few: some are then rejected ones.
+  """Draws `size` values, and tells if any of them are rejected candidates.
 
-  How many candidates are accepted says nothing about the values of those that
-  are, so that the next attempt may depend on it.
+  The number of accepted candidates reveals nothing about their values, so the
+  next attempt may depend on it.
   """
   table = tf.constant(_coarse(scheme).table)
   first_pass = _compiled_first_pass(num_blocks, num_ready, scheme)
   words, values, is_open, ready = first_pass(noise_key, nonce, start, table)
-  places = tf.where(is_open)  # In ascending order, as all below.
+  places = tf.where(is_open)  # Ascending, as all places below.
   judged, accepted = _traced_judge(scheme)(
     tf.gather_nd(words, places),
     table,
@@ -492,7 +492,7 @@ def _attempt(
     start + _FURTHER,
   )
   inside = tf.math.count_nonzero(places < size)
-  # Accepted candidates beyond `size` replace rejected ones before it.
+  # Accepted candidates beyond `size` replace rejected ones within it.
   beyond = places[inside:] - size
   others = tf.tensor_scatter_nd_update(values[size:], beyond, judged[inside:])
   is_spare = tf.tensor_scatter_nd_update(
@@ -505,7 +505,7 @@ def _attempt(
   chosen = tf.tensor_scatter_nd_update(
     judged[:inside], gaps[:filled], spare[:filled]
   )
-  # All values are copied but once.
+  # All values are copied only once.
   values = tf.tensor_scatter_nd_update(values, places[:inside], chosen)
   return values[:size], filled < missing
 
@@ -518,7 +518,7 @@ def _draw(
   num_blocks: int | None = None,
   num_ready: int | None = None,
 ) -> tf.Tensor:
-  """Like `discrete_gaussian`, by any scheme and from any number of blocks."""
+  """Like `discrete_gaussian`, for any scheme and any number of blocks."""
   num_blocks = _num_blocks(size) if num_blocks is None else num_blocks
   num_ready = _num_ready(num_blocks) if num_ready is None else num_ready
 
@@ -549,25 +549,25 @@ def discrete_gaussian(
 ) -> tf.Tensor:
   """Draws `size` independent integers from N_Z(0, 2^62).
 
-  P(x) is proportional to exp(-x^2 / 2^63), up to `DISTANCE_FROM_DISCRETE`. It
-  is the only scale; for another one, choose the unit of the integers. Adding it
-  to an integer is as good as adding the continuous Gaussian of the same
+  P(x) is proportional to exp(-x^2 / 2^63), up to `DISTANCE_FROM_DISCRETE`. The
+  scale is fixed; for another one, choose the unit of the integers. Adding such
+  noise to an integer is as good as adding the continuous Gaussian of the same
   standard deviation and rounding the sum, up to `DISTANCE_FROM_ROUNDED` for
   each value.
 
-  How many candidates take further words depends on the words, so this cannot be
-  used within `jit_compile` or `tf.vectorized_map`.
+  The number of candidates that need further words depends on the words, so this
+  function cannot be used within `jit_compile` or `tf.vectorized_map`.
 
   Args:
-    noise_key: int64 tensor [2], the key of ChaCha20; the integers are a pure
-      function of it, `release` and `size`. Not a key from which `noise` draws:
-      Philox gives its key away.
+    noise_key: int64 tensor [2], the key of ChaCha20. The integers are a pure
+      function of it, `release` and `size`. Do not use a key from which `noise`
+      draws: Philox reveals its key.
     size: Number of values, at most 2**40.
     release: Which of several independent draws with this key: in [0, 2**63),
       or a scalar integer tensor.
 
   Returns:
-    int64 tensor [size], all values in absolute value at most 896 2^25 < 2^35.
+    int64 tensor [size]; absolute values are at most 896 2^25 < 2^35.
 
   Raises:
     ValueError: If a number is out of its range.

@@ -13,7 +13,7 @@ _BATCH_SIZE = 2500
 
 
 def predicted_classes(outputs: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """The class that a model's outputs speak for.
+  """The classes that a model's outputs predict.
 
   Args:
     outputs: [n, classes], or [n, 1] for the score of the second of two classes.
@@ -66,12 +66,12 @@ class Evaluator:
     def spec(array):
       return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
-    # Traced once; held, for TensorFlow's context knows it by its name alone.
+    # Traced once. Keep a reference: TensorFlow's context only knows its name.
     self._totals = totals.get_concrete_function(
       [tf.TensorSpec(w.shape, w.dtype) for w in model.initial_weights],
       *map(spec, self._batches[0]),
     )
-    # A batch a core, for ops may be told to stay on one.
+    # One batch per core, because ops may be limited to one core.
     self._threads = concurrent.futures.ThreadPoolExecutor(
       len(os.sched_getaffinity(0))
     )
@@ -84,8 +84,8 @@ class Evaluator:
     ]
 
     def totals(batch):
-      # All ops in this thread; a call of the function itself would hand them to
-      # TensorFlow's, and take half as long again.
+      # Runs all ops in this thread. Calling the function itself would hand them
+      # to TensorFlow's threads, and take half as long again.
       return tf.raw_ops.StatefulPartitionedCall(
         args=[*weights, *batch],
         Tout=[output.dtype for output in self._totals.outputs],

@@ -7,12 +7,12 @@ depends on one example only. This module checks a model in two ways:
   what is on its list. All other models are computed one example at a time,
   where no example can reach another.
 * A self-check compares a batch with its examples one by one: the outputs, and
-  the sum of the clipped gradients. The batches are hostile: one of their
-  examples has the norm 1e4 or is not a number, which any mean, maximum or
-  product over the batch would reveal; examples are repeated and permuted; there
-  are one or seven examples. A model that differs is refused, even if its
-  gradients are clipped one at a time, because it would be evaluated differently
-  from how it was trained.
+  the sum of the clipped gradients. The batches are adversarial: one of their
+  examples has norm 1e4 or is NaN, which any mean, maximum or product over the
+  batch would reveal; examples are repeated and permuted; there are one or seven
+  examples. A model whose results differ is refused, even if its gradients are
+  clipped one at a time, because it would be evaluated differently from how it
+  was trained.
 
 The self-check is not a proof. The list and the loop over examples are.
 """
@@ -37,9 +37,9 @@ from tvdp_tf.learning import (
   views,
 )
 
-# What is not vectorized: it does with an example what its values say, and
-# TensorFlow's converters of it mix examples, or fail on some. All else that
-# `failing_ops` takes moves values by places that are public, or in range.
+# Ops that are not vectorized: what they do depends on an example's values, and
+# TensorFlow's converters for them mix examples, or fail on some. All other ops
+# that `failing_ops` accepts move values to places that are public or in range.
 _IN_A_LOOP = (
   failing_ops.BRANCHING
   | failing_ops.LOOPS
@@ -50,14 +50,14 @@ _IN_A_LOOP = (
     )
   )
 )
-# Relative; arithmetic in batches of other sizes rounds otherwise.
+# Relative: batches of different sizes round differently.
 _TOLERANCE = 2e-3
-# A tie of a maximum may fall to either side, but hardly so often.
+# A maximum may resolve a tie either way, but hardly this often.
 _DRAWS = 3
 # Of float32, whose largest number is 3.4e38.
 _NEAR_OVERFLOW = 1e36
 _HUGE_NORM = 1e4
-# None divides another; the largest are beyond sizes that are often built in.
+# None divides another; the largest exceed sizes that are often hard-coded.
 _COUNTS = (1, 7, 8, 9, 11, 65, 257)
 
 
@@ -70,7 +70,7 @@ def _hostile_batches(
   rng: np.random.Generator,
   labels_spec: tf.TensorSpec = _LABELS,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """(features [n, ...], labels [n, ...]), n = 7 and n = 1."""
+  """Returns batches (features [n, ...], labels [n, ...]), n = 7 and n = 1."""
   shape = [size or 3 for size in features_spec.shape[1:]]
   labels = rng.integers(
     0, num_labels, [7, *(size or 3 for size in labels_spec.shape[1:])]
@@ -82,7 +82,7 @@ def _hostile_batches(
   plain = rng.random([7, *shape]).astype(features_spec.dtype.as_numpy_dtype)
   huge, broken = plain.copy(), plain.copy()
   huge[2] *= _HUGE_NORM / max(float(np.linalg.norm(huge[2])), 1e-6)
-  # Small integers of either sign, as of an index or a count.
+  # Small integers of either sign, like an index or a count.
   repeated = np.round(3 * rng.standard_normal(plain.shape)).astype(plain.dtype)
   repeated[1:4] = repeated[0]
   broken[5] = np.nan
@@ -101,7 +101,7 @@ def _hostile_batches(
 def _perturbed(
   weights: Sequence[np.ndarray], rng: np.random.Generator
 ) -> list[tf.Tensor]:
-  """Weights in general position: zeros would hide what is done with inputs."""
+  """Perturbs weights: zeros would hide what a model does with its inputs."""
   return [
     tf.constant(w + 0.05 * rng.standard_normal(w.shape), dtype=w.dtype)
     for w in weights
@@ -109,7 +109,7 @@ def _perturbed(
 
 
 def _same(one: np.ndarray, other: np.ndarray, scale: float) -> bool:
-  """Whether two arrays differ by no more than rounding does."""
+  """Whether two arrays are equal up to rounding."""
   finite = np.isfinite(one)
   if (finite != np.isfinite(other)).any():
     return False
@@ -118,10 +118,10 @@ def _same(one: np.ndarray, other: np.ndarray, scale: float) -> bool:
 
 
 def _without_overflow(values: np.ndarray) -> np.ndarray:
-  """NaN for what another order of summation may make infinite.
+  """Replaces by NaN what another order of summation could make infinite.
 
-  The greatest of NaNs is, on some processors, the least finite number, and a
-  sum of such numbers overflows or not.
+  On some processors, the maximum of NaNs is the lowest finite number, and a sum
+  of such numbers may or may not overflow.
   """
   return np.where(np.abs(values) < _NEAR_OVERFLOW, values, np.nan)
 
@@ -146,7 +146,7 @@ def _same_outputs(
 
 
 class _RefusedError(ValueError):
-  """What a self-check found."""
+  """Raised when a self-check refuses a model."""
 
 
 def _check_outputs(
@@ -168,7 +168,7 @@ def _check_sums(
   batches: Sequence[tuple[np.ndarray, np.ndarray]],
   clip: float,
 ) -> None:
-  # Of the loop itself, only what fails or is not finite.
+  # The loop itself is only checked for failures and non-finite sums.
   sums = [looped] if clipped_sum is looped else [clipped_sum, looped]
 
   @tf.function(autograph=False, reduce_retracing=True)
@@ -199,10 +199,10 @@ def _check_sums(
 
 
 def _repeatedly(check: Callable[[np.random.Generator], None]) -> None:
-  """Runs a check with other numbers until it passes.
+  """Repeats a check with other random numbers until it passes.
 
   Raises:
-    ValueError: If it never does.
+    ValueError: If it never passes.
   """
   for draw in range(_DRAWS):
     try:
@@ -228,7 +228,7 @@ def clipped_sum(
   example_l2_norm_clip: float,
   views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
-  """How the clipped gradients of a Keras model are summed, once it is checked.
+  """Checks a Keras model and chooses how to sum its clipped gradients.
 
   Args:
     model: The model.
@@ -238,7 +238,7 @@ def clipped_sum(
 
   Raises:
     ValueError: If the model mixes examples, fails on some, or cannot be
-      differentiated; if examples have no such views.
+      differentiated; or if examples have no such views.
   """
   views.check(views_name, model.features_spec.shape[1:])
   loss = models.any_label(loss)
@@ -248,7 +248,7 @@ def clipped_sum(
       labels, model(weights, features, training)
     )
 
-  # What is drawn at random cannot be compared.
+  # Random outputs cannot be compared.
   training = not model.is_random
   num_labels = max(2, int(model.keras_model.output_shape[-1] or 2))
 
@@ -301,24 +301,24 @@ def example_clipped_sum(
   views_name: str = views.NONE,
   labels_spec: tf.TensorSpec = _LABELS,
 ) -> clipping.ClippedSum:
-  """Like `clipped_sum`, for any loss: one example at a time.
+  """Like `clipped_sum`, but for any loss: one example at a time.
 
-  Vectorized where TensorFlow can do it and the sum is the same, else in a loop.
+  It is vectorized if TensorFlow can do so with the same sum, else in a loop.
 
   Args:
     loss_fn: Mean loss of a model on a batch; it is called on single examples.
-    initial_weights: Of the model.
-    features_spec: Of a batch of features, [None, ...].
-    num_labels: Labels are below it.
+    initial_weights: The model's initial weights.
+    features_spec: Spec of a batch of features, [None, ...].
+    num_labels: Upper bound (exclusive) of the labels.
     example_l2_norm_clip: C_g.
-    repeatable_loss_fn: The loss without what is random, for the comparison.
+    repeatable_loss_fn: The loss without randomness, for the comparison.
     views_name: A key of `views.VIEWS`.
-    labels_spec: Of a batch of labels, [None, ...].
+    labels_spec: Spec of a batch of labels, [None, ...].
 
   Raises:
     ValueError: If the loss keeps a state, fails on some examples, or cannot be
-      differentiated; if examples have no such views; if oneDNN is used where it
-      is not sound.
+      differentiated; if examples have no such views; or if oneDNN is used where
+      it is not sound.
   """
   onednn.require_sound()
   views.check(views_name, features_spec.shape[1:])
@@ -333,7 +333,7 @@ def example_clipped_sum(
   )
 
   def looped(*args):
-    # Of the graph that was looked at, unless it draws random numbers.
+    # Use the graph that was checked, unless it draws random numbers.
     if repeatable_loss_fn is None:
       return clipping.summed_one_by_one(
         lambda weights: lambda example: traced(weights, *example)
@@ -354,7 +354,7 @@ def example_clipped_sum(
   try:
     if reached & _IN_A_LOOP:
       raise _RefusedError('TensorFlow does not vectorize all that it does')
-    # It explains itself at length.
+    # TensorFlow logs its failures at length.
     with _environment.tensorflow_logs_from(logging.CRITICAL):
       check(clipping.vectorized_clipped_sum(compared))
   except Exception:  # Of many kinds: not every op can be vectorized.
@@ -369,10 +369,10 @@ def _traced_gradient(
   features_spec: tf.TensorSpec,
   labels_spec: tf.TensorSpec,
 ) -> tf.types.experimental.ConcreteFunction:
-  """(weights, features [...], label) -> an example's gradient, each part flat.
+  """Traces (weights, features [...], label) -> a gradient, each part flat.
 
   Raises:
-    ValueError: If there is none, or it has a state.
+    ValueError: If there is no gradient, or it has a state.
   """
 
   @tf.function(autograph=False)
@@ -408,14 +408,14 @@ def check_steps(
 
   Args:
     loss_fn: Mean loss of a model on a batch.
-    initial_weights: Of the model.
-    features_spec: Of a batch of features, [None, ...].
-    labels_spec: Of a batch of labels, [None, ...].
-    learning_rate: Of the steps.
+    initial_weights: The model's initial weights.
+    features_spec: Spec of a batch of features, [None, ...].
+    labels_spec: Spec of a batch of labels, [None, ...].
+    learning_rate: Learning rate of the steps.
 
   Raises:
-    ValueError: If a step cannot be computed, or can fail on a user's data, on
-      which the weights depend after the first step, too.
+    ValueError: If a step cannot be computed, or can fail on a user's data. The
+      weights depend on these data, too, after the first step.
   """
 
   @tf.function(autograph=False)
@@ -439,7 +439,7 @@ def check_steps(
   functional.checked_ops('model with its loss', traced.graph.as_graph_def())
   held = traced.graph.inputs[: len(initial_weights) + 2]
   failing_ops.check('model with its loss', traced.graph, held)
-  # How many examples a user holds may be private as well.
+  # The number of examples that a user holds may be private as well.
   for count in _COUNTS:
     features, labels = (
       tf.zeros([count, *(size or 3 for size in spec.shape[1:])], spec.dtype)

@@ -2,8 +2,8 @@
 
 A round that fails reveals something about the example that it failed on,
 without noise: at least that there is such an example. So a model and its loss
-must not fail for any values: for an index out of range, a division of integers
-by zero, a negative shape.
+must not fail for any values, such as an index out of range, an integer division
+by zero, or a negative shape.
 
 Values are traced from the features and labels through the graph and its
 functions. An op is accepted if it never fails (`_TOTAL`), or if the operands
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# They take any values. Floating point overflows, and is not a number where it
-# has to be.
+# Ops that accept any values. Floating-point ops do not fail: they overflow, or
+# return NaN.
 _TOTAL = frozenset(
   (
     *('Abs', 'Acos', 'Acosh', 'Add', 'AddN', 'AddV2', 'Angle'),
@@ -61,14 +61,15 @@ _TOTAL = frozenset(
     *('Xdivy', 'Xlog1py', 'Xlogy', 'ZerosLike'),
   )
 )
-# Where their operands are integers, by what they must not be.
+# With integer operands, these ops can fail on the value of the second one.
 _OF_INTEGERS = frozenset(
   (
     *('Div', 'FloorDiv', 'FloorMod', 'Mod', 'Pow', 'RealDiv', 'TruncateDiv'),
     'TruncateMod',
   )
 )
-# Sizes, axes and places that they can fail on; from the end if negative.
+# Op -> operands (sizes, axes, places) that it can fail on; negative: from the
+# end.
 _PUBLIC_OPERANDS: Mapping[str, tuple[int, ...]] = {
   **dict.fromkeys(
     (
@@ -135,7 +136,7 @@ _PUBLIC_OPERANDS: Mapping[str, tuple[int, ...]] = {
   'StridedSlice': (1, 2, 3),
   'StridedSliceGrad': (0, 1, 2, 3),
 }
-# Index operands, and the operand (or the result: None) whose rows they number.
+# Op -> its index operand, and the operand whose rows it indexes (None: result).
 _INDEXING = {
   'Gather': (1, 0),
   'GatherV2': (1, 0),
@@ -145,14 +146,14 @@ _INDEXING = {
   'UnsortedSegmentProd': (1, None),
   'UnsortedSegmentSum': (1, None),
 }
-# What they give depends on shapes alone, which are public.
+# Ops whose results depend only on shapes, which are public.
 _OF_SHAPES = frozenset(
   (
     *('OnesLike', 'Rank', 'Shape', 'ShapeN', 'Size', 'TensorListElementShape'),
     *('TensorListLength', 'ZerosLike'),
   )
 )
-# They give values of their first operand, and no others.
+# Ops that return only values of their first operand.
 _MOVING = frozenset(
   (
     *('BroadcastTo', 'EnsureShape', 'ExpandDims', 'Gather', 'GatherV2'),
@@ -161,28 +162,28 @@ _MOVING = frozenset(
     *('Transpose', 'Unpack', 'SplitV'),
   )
 )
-# Among the ops that are reached: sums over segments by indices out of range.
+# In `reached`: segment sums whose indices may be out of range.
 ANY_SEGMENT = 'UnsortedSegment by any index'
 BRANCHING = frozenset(('Case', 'If', 'StatelessCase', 'StatelessIf'))
 LOOPS = frozenset(('StatelessWhile', 'While'))
 _CALLS = frozenset(('PartitionedCall', 'StatefulPartitionedCall'))
-# TensorFlow's gradient of `tf.math.top_k`, whose indices it has made itself.
+# TensorFlow's gradient of `tf.math.top_k`, which computes valid indices itself.
 _OF_TOP_K = re.compile(r'/TopKV2(_\d+)?_grad/ScatterNd$')
-# As many integers of a tensor as are followed one by one.
+# Number of integers of a tensor that are followed one by one.
 _FEW = 8
-# As often as a loop is gone through before its bounds are given up.
+# Number of passes through a loop before its bounds are given up.
 _WIDENED_AFTER = 2
 
 
 class _Value(NamedTuple):
-  """What is known of a tensor.
+  """What is known about a tensor.
 
   Attributes:
     private: Whether it may be computed from an example.
-    low: Lower bound, of integers.
-    high: Upper bound.
-    shape: Its dimensions, None where they are not known.
-    elements: The integers in it, where they are few and known.
+    low: Lower bound, if it holds integers.
+    high: Upper bound, if it holds integers.
+    shape: Its dimensions; None where they are unknown.
+    elements: The integers in it, if they are few and known.
   """
 
   private: bool
@@ -196,7 +197,7 @@ _Values = Sequence[_Value]
 
 
 def _joined(values: _Values) -> _Value:
-  """What holds of one of several."""
+  """What holds for a value that is any one of several."""
   return _Value(
     any(value.private for value in values),
     min(value.low for value in values),
@@ -225,7 +226,7 @@ def _constant(node: Any) -> _Value:
 
 
 def _elements(node: Any, operands: Sequence[_Value]) -> tuple[int, ...] | None:
-  """The integers that an op gives, of the dimensions of a tensor."""
+  """The integers that an op computes from the dimensions of a tensor."""
   if node.op == 'Shape':
     sizes = [size for size in operands[0].shape or () if size is not None]
     every = len(sizes) == len(operands[0].shape or ())
@@ -252,7 +253,7 @@ def _of_cast(node: Any, operands: _Values) -> _Bounds:
   low, high = operands[0].low, operands[0].high
   if source.is_bool:
     return 0, 1
-  # Not of a float: what is not a number becomes any integer.
+  # Not from a float: NaN may become any integer.
   kept = source.is_integer and target.is_integer
   return (
     (low, high) if kept and target.min <= low <= high <= target.max else _ANY
@@ -260,7 +261,7 @@ def _of_cast(node: Any, operands: _Values) -> _Bounds:
 
 
 def _of_place(node: Any, operands: _Values) -> _Bounds:
-  """Of the place of a maximum or minimum."""
+  """Bounds of the place of a maximum or minimum."""
   shape, axis = operands[0].shape, operands[1]
   if not shape or axis.low != axis.high:
     return _ANY
@@ -292,12 +293,12 @@ def _of_chosen(node: Any, operands: _Values) -> _Bounds:
 
 
 def _of_less(node: Any, operands: _Values) -> _Bounds:
-  """0 if it is never true."""
+  """Bounds of a comparison: 0 if it is never true."""
   del node
   return (0, 0) if operands[0].low >= operands[1].high else _ANY
 
 
-# (node, its operands) -> bounds of the integers that it gives.
+# Op -> (node, its operands) -> bounds of its integer results.
 _BOUNDS: Mapping[str, Callable[[Any, _Values], _Bounds]] = {
   **dict.fromkeys(_MOVING, _of_moved),
   'ArgMax': _of_place,
@@ -322,7 +323,7 @@ _BOUNDS: Mapping[str, Callable[[Any, _Values], _Bounds]] = {
 
 
 def _is_integer(node: Any) -> bool:
-  """Whether an op computes with integers, as far as its attributes tell."""
+  """Whether an op computes with integers, according to its attributes."""
   for name in ('T', 'Tparams', 'DstT'):
     if number := node.attr[name].type:
       return bool(tf.as_dtype(number).is_integer)
@@ -330,7 +331,7 @@ def _is_integer(node: Any) -> bool:
 
 
 def _bounds(node: Any, operands: _Values) -> _Bounds:
-  # Comparisons with what is not a number bound nothing.
+  # Comparisons with NaN bound nothing.
   places = ('ArgMax', 'ArgMin', 'Bucketize')
   if node.op in places or (node.op in _BOUNDS and _is_integer(node)):
     return _BOUNDS[node.op](node, operands)
@@ -338,7 +339,7 @@ def _bounds(node: Any, operands: _Values) -> _Bounds:
 
 
 class _Graph:
-  """A graph whose values are followed, with its functions.
+  """A graph with its functions, whose values are traced.
 
   Attributes:
     reached: The types of the ops that an example has reached so far.
@@ -362,14 +363,14 @@ class _Graph:
   def follow(
     self, nodes: Collection[Any], given: Mapping[str, _Value]
   ) -> Callable[[str], _Value]:
-    """Follows values through the nodes of a graph or of a function.
+    """Traces values through the nodes of a graph or of a function.
 
     Args:
       nodes: The nodes.
-      given: What is known of its arguments, by name.
+      given: What is known about the arguments, by name.
 
     Returns:
-      What is known of a tensor, by its name.
+      A function from a tensor's name to what is known about it.
     """
     by_name = {node.name: node for node in nodes}
     found: dict[str, list[_Value]] = {}
@@ -378,10 +379,10 @@ class _Graph:
       name, *place = tensor.split(':')
       if name in given:
         return given[name]
-      if name not in found:  # Not in the order of their computation.
+      if name not in found:  # Nodes may be in any order.
         settle(by_name[name])
       values = found[name]
-      if len(values) == 1:  # Of an op it is known of all that it gives.
+      if len(values) == 1:  # It holds for all outputs of an op.
         return values[0]
       function = self._functions.get(by_name[name].op)
       if function is not None and len(place) == 2:
@@ -447,8 +448,8 @@ class _Graph:
     names += [one.name for one in node.attr['branches'].list.func]
     chosen, *arguments = operands
     if chosen.private:
-      # All in a branch would depend on an example: its constants, its shapes,
-      # its loops, and how many random numbers are left for others.
+      # Everything in a branch would depend on an example: constants, shapes,
+      # loops, and how many random numbers are left for other examples.
       self.refuse(
         node, 'whose branch an example chooses: tf.where computes both'
       )
@@ -520,7 +521,7 @@ class _Graph:
     if rows is not None and 0 <= index.low <= index.high <= rows - 1:
       return
     if not index.private:
-      # One at a time it is left out; vectorized, in another example's sum.
+      # Ignored for single examples; vectorized, it enters another one's sum.
       self.reached.add(ANY_SEGMENT)
     elif rows is None:
       self.refuse(node, 'whose number of rows is not known')
@@ -538,15 +539,15 @@ def check(
   """Checks that no values of an example make a graph fail.
 
   Args:
-    name: What the graph is of, for the error.
+    name: What the graph computes, for the error message.
     graph: The graph.
-    private: Its placeholders for what an example holds.
+    private: The graph's placeholders for an example's values.
 
   Returns:
-    The types of the ops that compute with what it holds.
+    The types of the ops that compute with these values.
 
   Raises:
-    ValueError: If an op that they reach can fail on them.
+    ValueError: If an op that these values reach can fail on them.
   """
   graph_def = graph.as_graph_def(add_shapes=True)
   names = {tensor.op.name for tensor in private}

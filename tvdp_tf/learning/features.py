@@ -4,15 +4,15 @@ A linear model on good features learns in a few steps what a network with random
 weights learns in hundreds. At a small epsilon this is decisive (Tramer and
 Boneh, 2021). Features cost no privacy: a function of one example, independent
 of the others, maps two data sets that differ in one example to two that differ
-in one example. This is the only requirement on the function.
+in one example. The function has to meet no other requirement.
 
 `scattering` is kymatio's scattering transform (Mallat) of images:
 
-  opponent colors, if there are three
-  moduli of wavelets and of their wavelets, averaged: J scales, 8 angles
+  opponent colors, if there are three color channels
+  first- and second-order wavelet moduli, averaged: J scales, 8 angles
   mean 0 and variance 1 in each group of channels of an example
   the mean with the mirrored image, if there are colors
-  norm 1, less the mean of synthetic images, their channels' covariance to the
+  norm 1, minus the mean of synthetic images, their channels' covariance to the
   power -1/4, and norm 1 again
 
 All of it is a function of one image: parameters are fitted to synthetic images
@@ -21,14 +21,14 @@ generated images cost nothing. There are two kinds: strokes, as in drawings, and
 dead leaves, opaque random shapes that cover one another, whose statistics are
 known to be close to those of photographs (Lee, Mumford and Huang, 2001).
 
-`unit_norm` is the example itself, flat, divided by its norm.
+`unit_norm` is the example itself, flattened and divided by its norm.
 
-Features of your own are a function of one example, an array, that returns an
-array of a fixed shape:
+To use your own features, pass a function of one example, an array, that returns
+an array of a fixed shape:
 
   settings = TrainingSettings(features=my_function, model='linear')
 
-Or they are a Keras model with public weights, such as one that was trained on
+Or pass a Keras model with public weights, such as one that was trained on
 public data; it is called for one example at a time, too.
 """
 
@@ -55,7 +55,7 @@ from tvdp_tf.learning import aligned, datasets
 
 NONE = 'none'
 _CHUNK = 256
-# Of the public test examples, to see what a function does.
+# Number of public test examples to check a function with.
 _PROBES = 8
 _EPSILON = 1e-5
 _KERAS = ('keras', 'tf_keras')
@@ -66,12 +66,12 @@ class Features:
   """A map from examples to features.
 
   Attributes:
-    name: The word of `--features`.
-    compute: Of examples [n, ...] to features [n, ...], float32; each row of the
-      result depends on the same row of the examples alone.
-    shape: Of the shape of one example to that of its features; None to find out
-      by computing one.
-    function: Of one example, that `compute` calls; None if it takes many.
+    name: The value of `--features`.
+    compute: Maps examples [n, ...] to features [n, ...], float32. Each row of
+      the result depends only on the same row of the examples.
+    shape: Maps the shape of one example to that of its features; None to find
+      out by computing one.
+    function: The function of one example, if `compute` calls one; or None.
   """
 
   name: str
@@ -81,13 +81,13 @@ class Features:
 
   @property
   def author(self) -> str:
-    """The module that claims so; empty for this library's."""
+    """The module that makes this claim; empty for this library's features."""
     module = (self.function or self.compute).__module__
     return '' if module.startswith('tvdp_tf.') else module
 
   @property
   def privacy_words(self) -> str:
-    """Why they cost nothing, for a statement."""
+    """The reason why they cost no privacy, for a privacy statement."""
     claim = f', as {self.author} claims' if self.author else ''
     return (
       f'features ({self.name}) are a fixed, public function of one example'
@@ -97,22 +97,22 @@ class Features:
 
 
 def _orders(side: int) -> int:
-  """J: scales of two pixels and more; small images have room for one."""
+  """J: scales of two pixels and more; small images only have room for one."""
   return 2 if side >= 16 else 1
 
 
 _ANGLES = 8
-# Of the covariance: what is kept of directions that synthetic images have not.
+# Added to the covariance, for directions that synthetic images lack.
 _RIDGE = 0.1
 _POWER = -0.25
 _SYNTHETIC_IMAGES = 2000
 
 
 def _sides(input_shape: Sequence[int]) -> tuple[int, int, int]:
-  """(scales J, rows, columns) of the coefficients.
+  """Returns (scales J, rows, columns) of the coefficients.
 
   Raises:
-    ValueError: If it is not the shape of an image of at least 8 x 8.
+    ValueError: If the shape is not that of an image of at least 8 x 8.
   """
   if len(input_shape) != 3 or min(input_shape[:2]) < 8:
     raise ValueError(
@@ -124,22 +124,22 @@ def _sides(input_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _channels(scales: int) -> tuple[int, ...]:
-  """How many channels there are of each order."""
+  """The number of channels of each order."""
   pairs = scales * (scales - 1) // 2
   orders = (1, _ANGLES * scales, _ANGLES**2 * pairs)
   return tuple(count for count in orders if count)
 
 
 def scattering_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
-  """Shape of the scattering features of an image, flat.
+  """Shape of the scattering features of an image, flattened.
 
   Raises:
-    ValueError: If it is not the shape of an image of at least 8 x 8.
+    ValueError: If the shape is not that of an image of at least 8 x 8.
   """
   scales, rows, columns = _sides(input_shape)
   colors = input_shape[2]
   if colors > 1:
-    columns -= columns // 2  # Half of a mirrored mean is the other half.
+    columns -= columns // 2  # The mean is symmetric: half is enough.
   return (colors * sum(_channels(scales)) * rows * columns,)
 
 
@@ -152,7 +152,7 @@ def _transform(height: int, width: int) -> Any:
 
 
 def _opponent(images: np.ndarray) -> np.ndarray:
-  """Intensity, red-green and blue-yellow; other channels as they are."""
+  """Converts RGB to intensity, red-green, blue-yellow; keeps other channels."""
   if images.shape[3] != 3:
     return images
   red, green, blue = np.moveaxis(images, 3, 0)
@@ -167,11 +167,11 @@ def _opponent(images: np.ndarray) -> np.ndarray:
 
 
 def group_normalized(maps: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-  """Each example's maps with mean 0 and variance 1 in each group of channels.
+  """Normalizes each group of channels of an example to mean 0 and variance 1.
 
   Args:
     maps: float32 [n, channels, ...].
-    sizes: Of the groups of consecutive channels.
+    sizes: Sizes of the groups of consecutive channels.
 
   Returns:
     float32, of the same shape.
@@ -191,10 +191,10 @@ def group_normalized(maps: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 
 def mirrored(maps: np.ndarray, scales: int) -> np.ndarray:
-  """About the coefficients of the mirrored image, from those of the image.
+  """Approximates the coefficients of the mirrored image by those of the image.
 
-  A sample of the mirrored image lies a 2^-J of a step before one of the image:
-  what is between samples is interpolated.
+  A sample of the mirrored image lies 2^-J of a step before one of the image;
+  values between samples are interpolated.
 
   Args:
     maps: float32 [n, channels, rows, columns], of whole transforms.
@@ -223,13 +223,13 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _normalized_maps(images: np.ndarray) -> np.ndarray:
-  """float32 [n, channels, rows, columns], before anything that is fitted."""
+  """Returns float32 [n, channels, rows, columns], before any fitted step."""
   height, width, colors = images.shape[1:]
   scales = _sides(images.shape[1:])[0]
   planes = np.moveaxis(_opponent(images), 3, 1)
   planes = np.ascontiguousarray(planes, np.float32)
   maps = np.asarray(_transform(height, width)(planes), np.float32)
-  # [n, colors, channels, ...]: one color after the other.
+  # [n, colors, channels, ...] -> [n, colors * channels, ...].
   maps = maps.reshape(len(images), -1, *maps.shape[-2:])
   if colors == 1:
     return group_normalized(maps, [3] * (maps.shape[1] // 3))
@@ -240,7 +240,7 @@ def _normalized_maps(images: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _fitted(input_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-  """(mean [values], [channels, channels]) of synthetic images."""
+  """Fits (mean [values], matrix [channels, channels]) to synthetic images."""
   height, width, colors = input_shape
   images = dead_leaves(_SYNTHETIC_IMAGES, *input_shape)
   if colors == 1:
@@ -273,20 +273,20 @@ def scattering(images: np.ndarray) -> np.ndarray:
     float32 [n, values], see `scattering_shape`.
 
   Raises:
-    ValueError: If they are no images, or too small.
+    ValueError: If they are not images, or are too small.
   """
   size = scattering_shape(images.shape[1:])
   mean, whitening = _fitted(images.shape[1:])
   maps = _normalized_maps(images)
   centred = _unit(maps.reshape(-1, *size)) - mean
   channels = centred.reshape(*maps.shape[:2], -1)
-  # One image at a time: the same bits among any others.
+  # One image at a time: the bits do not depend on the other images.
   whitened = np.stack([whitening @ image for image in channels])
   return _unit(whitened.reshape(-1, *size))
 
 
 def unit_norm(examples: np.ndarray) -> np.ndarray:
-  """Each example, flat, divided by its norm; zero stays zero.
+  """Flattens each example and divides it by its norm; zero stays zero.
 
   Args:
     examples: float32 [n, ...].
@@ -315,7 +315,7 @@ class _OfModel:
       )
     self.model = model
     self.__name__ = re.sub(r'\W', '_', model.name)
-    self.__module__ = 'the caller'  # Whose claim it is, see `Features.author`.
+    self.__module__ = 'the caller'  # Who makes the claim: `Features.author`.
 
   @functools.cached_property
   def _compiled(self) -> Any:
@@ -328,7 +328,7 @@ class _OfModel:
 
 
 def _is_keras_model(function: Any) -> bool:
-  """Whether it is one, without loading Keras."""
+  """Whether it is a Keras model, without loading Keras."""
   return any(
     kind.__name__ == 'Model' and kind.__module__.partition('.')[0] in _KERAS
     for kind in type(function).__mro__
@@ -336,15 +336,15 @@ def _is_keras_model(function: Any) -> bool:
 
 
 def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
-  """Makes a function of one example known by its name; returns the name.
+  """Registers a function of one example under its name; returns the name.
 
-  It is called for one example at a time, so that it cannot mix them, but by a
-  state that it keeps (see `check`). An example that it fails on has features
-  that are not numbers, and a gradient that counts as zero: an error would show
-  the example to everybody.
+  It is called for one example at a time, so it can mix them only through a
+  state that it keeps (see `check`). If it fails on an example, the features are
+  NaN and the gradient counts as zero: an error would show the example to
+  everybody.
 
   Args:
-    function: The function, or a Keras model, which is called with one example
+    function: The function; or a Keras model, which is called with one example
       and training=False.
 
   Raises:
@@ -352,10 +352,10 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
   """
   if _is_keras_model(function):
     function = _OfModel(function)
-  name = getattr(function, '__name__', '')  # Not everything callable has one.
+  name = getattr(function, '__name__', '')  # Not every callable has one.
 
   def compute(examples):
-    # A copy: the function may give the same array each time.
+    # A copy: the function may return the same array each time.
     return np.stack([np.array(function(x), np.float32) for x in examples])
 
   known = FEATURES.get(name)
@@ -371,7 +371,7 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
 
 
 def _is_the_same(known: Any, function: Any) -> bool:
-  """Whether it is one function, or one that was defined again in its place."""
+  """Whether `function` is the known one, or a later definition of it."""
   if isinstance(known, _OfModel) and isinstance(function, _OfModel):
     return True
   return known is function or (
@@ -383,26 +383,26 @@ def _is_the_same(known: Any, function: Any) -> bool:
 
 
 def check_name(name: str) -> str:
-  """The name, if there are such features.
+  """Checks and returns the name of features.
 
   Raises:
-    ValueError: If there are none.
+    ValueError: If there are no such features.
   """
   return _validate.one_of('features', name, (NONE, *FEATURES))
 
 
 def check(features: Features, examples: np.ndarray) -> None:
-  """Checks that a row of the features depends on the same example alone.
+  """Checks that a row of the features depends only on the same example.
 
-  The values of the other examples are exchanged, and the order of the calls:
-  the row must stay as it is, to the bit.
+  It changes the values of the other examples and the order of the calls. The
+  row must stay the same, bit for bit.
 
   Args:
     features: What to check.
     examples: Public examples, [n, ...].
 
   Raises:
-    ValueError: If it does not, or is not a finite array of one shape.
+    ValueError: If it does not, or is not a finite array of a fixed shape.
   """
   probes = np.array(examples[:_PROBES])
 
@@ -431,7 +431,7 @@ def check(features: Features, examples: np.ndarray) -> None:
 def _of_any(
   features: Features, examples: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-  """Features [n, *shape] of private examples, whatever they hold."""
+  """Computes features [n, *shape] of private examples, without errors."""
   if features.function is None:
     return features.compute(examples)
   rows = np.full([len(examples), *shape], np.nan, np.float32)
@@ -444,10 +444,10 @@ def _of_any(
 
 
 def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
-  """Shape of the features of an example of `input_shape`.
+  """Shape of the features of an example of shape `input_shape`.
 
   Raises:
-    ValueError: If there are no such features, or they do not fit.
+    ValueError: If there are no such features, or they do not fit the shape.
   """
   if check_name(name) == NONE:
     return tuple(input_shape)
@@ -464,9 +464,9 @@ def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def digest(name: str, dataset: datasets.Dataset) -> str:
-  """Digest of what a user's own function makes of public test examples.
+  """Digest of a user's own function: of its features of public test examples.
 
-  Empty for this library's features: their names say what they are.
+  Empty for this library's features, which are identified by their names.
   """
   if check_name(name) == NONE or not FEATURES[name].author:
     return ''
@@ -480,19 +480,19 @@ def applied(
   clients: Sequence[np.ndarray | range],
   progress: bool = False,
 ) -> datasets.Dataset:
-  """The data set of the features, each client's computed once.
+  """Replaces the examples of a data set by features, computed once per client.
 
   Args:
     name: A key of `FEATURES`, or 'none'.
     dataset: The examples, in the order of the clients (`datasets.dealt`).
-    clients: The ranges of their training examples.
-    progress: Whether to draw a progress bar where it takes long.
+    clients: The ranges of the clients' training examples.
+    progress: Whether to draw a progress bar if it takes long.
 
   Returns:
-    The data set, with features in the place of examples.
+    The data set, with features in place of examples.
 
   Raises:
-    ValueError: If there are no such features, or they do not fit.
+    ValueError: If there are no such features, or they do not fit the data.
   """
   if check_name(name) == NONE:
     return dataset
@@ -522,14 +522,14 @@ def applied(
           result[start:end] = of(examples[start:end])
           bar.update(end - start)
 
-      # A user's function may work in a buffer of its own.
+      # A user's function may reuse a buffer, so it is not thread-safe.
       threads = 1 if features.function else os.cpu_count()
       with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         list(pool.map(fill, parts))
       return result
 
-    # A warning would tell of a private example. Filters are the process's, so
-    # this is around all threads.
+    # A warning could reveal a private example. Filters apply to the whole
+    # process, so this is around all threads.
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
       train_features = compute(
@@ -546,16 +546,16 @@ def applied(
     )
 
 
-# Points of a curve: closer together than pixels.
+# Points along a curve, closer together than pixels.
 _POINTS = np.linspace(0, 1, 120)[:, np.newaxis]
 
 
 def strokes(count: int, height: int, width: int) -> np.ndarray:
-  """One to three smooth curves, bright on dark, float32 [n, h, w] in [0, 1]."""
+  """Draws 1-3 smooth curves, bright on dark, float32 [n, h, w] in [0, 1]."""
   rng = np.random.default_rng(0)
-  # Drawn twice as large, and averaged.
+  # Drawn at twice the size, then averaged.
   shape = np.array([2 * height, 2 * width])
-  # In pixels of an image of 28 x 28.
+  # Relative to an image of 28 x 28 pixels.
   scale = min(height, width) / 28
   images = np.zeros([count, height, width], np.float32)
   for image in images:
@@ -581,7 +581,7 @@ def strokes(count: int, height: int, width: int) -> np.ndarray:
 def dead_leaves(
   count: int, height: int, width: int, colors: int, seed: int = 0
 ) -> np.ndarray:
-  """Random textured shapes over one another, float32 [n, h, w, c] in [0, 1]."""
+  """Draws overlapping textured shapes, float32 [n, h, w, c] in [0, 1]."""
   rng = np.random.default_rng(seed)
   rows, columns = np.mgrid[:height, :width].astype(np.float32)
   frequencies = np.hypot(

@@ -1,4 +1,4 @@
-"""Several tensors as one vector: one op for all of them instead of one each.
+"""Packs several tensors into one vector: one op for all instead of one each.
 
 For small tensors, starting an op takes longer than its arithmetic.
 """
@@ -9,13 +9,13 @@ import tensorflow as tf
 
 
 def concatenated(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  """The values of tensors of one dtype, in their order, [values]."""
+  """Concatenates the values of tensors of one dtype, in order, to [values]."""
   parts = [tf.reshape(tensor, [-1]) for tensor in tensors]
   return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
 def in_float64(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Like `concatenated`, of float tensors of any dtypes: float64 [values]."""
+  """Like `concatenated`, for float tensors of any dtypes: float64 [values]."""
   if len({tensor.dtype for tensor in tensors}) > 1:
     tensors = [tf.cast(tensor, tf.float64) for tensor in tensors]
   return tf.cast(concatenated(tensors), tf.float64)
@@ -27,11 +27,11 @@ def size(tensors: Sequence[tf.Tensor]) -> int:
 
 
 def split(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """The inverse of `concatenated`: parts of a vector, shaped as tensors are.
+  """The inverse of `concatenated`: parts of a vector, shaped like tensors.
 
   Args:
     vector: [values], of any dtype.
-    tensors: Of static shapes; their values do not matter.
+    tensors: Tensors of static shapes; their values do not matter.
   """
   sizes = [tensor.shape.num_elements() for tensor in tensors]
   parts = [vector] if len(sizes) == 1 else tf.split(vector, sizes)
@@ -42,7 +42,7 @@ def split(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def like(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Like `split`, of the tensors' dtypes too."""
+  """Like `split`, but the parts also get the tensors' dtypes."""
   if len({tensor.dtype for tensor in tensors}) == 1:
     vector = tf.cast(vector, tensors[0].dtype)
   return [

@@ -1,9 +1,9 @@
 """Keras models as pure functions of their weights.
 
 A federated computation passes weights around as values, while a Keras model
-keeps them in variables. Here the model is traced once with tensors in the place
-of its variables. The result belongs to no model, session or mode of TensorFlow:
-it can be called eagerly, in any graph, differentiated and vectorised. (TFF's
+keeps them in variables. Here, the model is traced once with tensors in place of
+its variables. The result belongs to no model, session or mode of TensorFlow: it
+can be called eagerly or in any graph, differentiated and vectorized. (TFF's
 `functional_model_from_keras` clones the model in a TF1 graph instead, which
 switches Keras's classes to their TF1 versions and breaks the caller's models.)
 """
@@ -26,7 +26,7 @@ from tvdp_tf.learning import failing_ops, keras_version, onednn
 def weights_replaced(
   model: tf.keras.Model, tensors: Sequence[tf.Tensor]
 ) -> Iterator[None]:
-  """Puts tensors in the place of the trainable variables of all layers."""
+  """Replaces the trainable variables of all layers by tensors."""
   if keras_version.IS_KERAS_3:
     pairs = zip(model.trainable_weights, tensors, strict=True)
     with tf.keras.StatelessScope(list(pairs)):
@@ -38,7 +38,7 @@ def weights_replaced(
   }
   replaced = []
   for module in [model, *keras_version.all_layers(model)]:
-    # By way of `vars`: assignment to a layer's attribute would track the value.
+    # Through `vars`: assigning to a layer's attribute would track the value.
     attributes = vars(module)
     for name, value in list(attributes.items()):
       if isinstance(value, tf.Variable) and value.ref() in by_variable:
@@ -55,9 +55,9 @@ def weights_replaced(
 def replaced(
   layer: tf.keras.layers.Layer, attributes: Mapping[str, Any]
 ) -> Iterator[None]:
-  """Puts attributes in the place of a layer's own.
+  """Replaces attributes of a layer.
 
-  By way of `vars`: assignment to a layer's attribute would track the value.
+  It works through `vars`: assigning to an attribute would track the value.
   """
   own = vars(layer)
   before = {name: own[name] for name in attributes if name in own}
@@ -76,17 +76,17 @@ _EMBEDDING = tf.keras.layers.Embedding
 def index_in_range(
   layer: tf.keras.layers.Embedding, indices: tf.Tensor
 ) -> tf.Tensor:
-  """The indices, int32, with the nearest one in place of any out of range."""
+  """Clips indices to the range of an embedding, int32."""
   return tf.clip_by_value(tf.cast(indices, tf.int32), 0, layer.input_dim - 1)
 
 
 @contextlib.contextmanager
 def any_index(model: tf.keras.Model) -> Iterator[None]:
-  """Makes embeddings use the nearest index where one is out of range.
+  """Makes embeddings use the nearest index if one is out of range.
 
   It must not be an error: an op that fails on an example's values would reveal
-  them to everybody. A class that overrides `call` may take something other than
-  indices, so it is left alone.
+  them to everybody. A class that overrides `call` may take other inputs than
+  indices, so it is left unchanged.
   """
   with contextlib.ExitStack() as stack:
     for layer in keras_version.all_layers(model):
@@ -102,7 +102,7 @@ def any_index(model: tf.keras.Model) -> Iterator[None]:
 
 
 class _Off:
-  """An attribute that is False, whatever a layer says of itself."""
+  """An attribute that is always False, whatever a layer sets it to."""
 
   def __init__(self, name: str):
     self._name = name
@@ -114,25 +114,26 @@ class _Off:
     vars(layer)[self._name] = value
 
 
-# Where Keras 2 chooses fused kernels.
+# Attributes by which Keras 2 chooses fused kernels.
 _FUSING = (
   (tf.keras.layers.LayerNormalization, '_fused'),
   (tf.keras.layers.LSTM, '_could_use_gpu_kernel'),
   (tf.keras.layers.GRU, '_could_use_gpu_kernel'),
 )
 _FUSING_LOCK = threading.Lock()
-_OPEN: list[object] = []  # An item for each context.
+_OPEN: list[object] = []  # One item for each open context.
 
 
 @contextlib.contextmanager
 def unfused() -> Iterator[None]:
-  """Within it Keras's layers do without fused kernels.
+  """Keeps Keras's layers from using fused kernels in its context.
 
   Keras 2 normalizes each example of a layer normalization as if it were a
   channel of one fused batch normalization, an op that is refused
-  (`onednn.RACING_OPS`). Recurrent layers it traces in a form for GPUs besides,
-  with both gradients: a model is built and written in several times the time.
-  The layers compute the same without, and what is theirs is left as it is.
+  (`onednn.RACING_OPS`). It traces recurrent layers a second time for GPUs, with
+  both gradients, so that building and saving a model takes several times as
+  long. Without fused kernels, the layers compute the same results, and their
+  own attributes are unchanged.
   """
   if keras_version.IS_KERAS_3:
     yield
@@ -155,11 +156,11 @@ _NORMALIZATION = tf.keras.layers.Normalization
 
 @contextlib.contextmanager
 def constants_inside(model: tf.keras.Model) -> Iterator[None]:
-  """Puts arrays in the place of the tensors that a model was put together with.
+  """Replaces tensors that a model was built with by arrays.
 
-  Keras holds the number of `1 - x` as a tensor outside of any graph, and so the
-  mean and the variance that a normalization was given (one that is adapted has
-  weights). As arrays they are part of the graph that is traced.
+  Keras keeps the number in `1 - x` as a tensor outside of any graph, and also
+  the mean and variance that were passed to a normalization (an adapted one has
+  weights). As arrays, they become part of the traced graph.
   """
   layers = keras_version.all_layers(model)
   nodes = [
@@ -190,10 +191,10 @@ def constants_inside(model: tf.keras.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unseeded() -> Iterator[None]:
-  """Leaves `tf.random.set_seed` out of the graph that is traced.
+  """Keeps `tf.random.set_seed` out of the graph that is traced.
 
-  All clients of a round share the generator of an op. With a seed its numbers
-  are known, and those of one client are shifted by how many another draws.
+  All clients of a round share the generator of an op. With a seed, its numbers
+  are known, and one client's numbers depend on how many another client draws.
   """
   graph = tf.compat.v1.get_default_graph()
   seed, graph.seed = graph.seed, None
@@ -203,7 +204,7 @@ def unseeded() -> Iterator[None]:
     graph.seed = seed
 
 
-# Ops with a state that nobody reads out: the generator's.
+# Stateful ops whose only state is that of the random generator.
 _RANDOM_OPS = frozenset(
   (
     *('CudnnRNN', 'CudnnRNNBackprop', 'CudnnRNNBackpropV2'),
@@ -213,15 +214,15 @@ _RANDOM_OPS = frozenset(
     *('RandomUniform', 'RandomUniformInt', 'TruncatedNormal'),
   )
 )
-# They run the functions that they name, which are looked at themselves.
+# Ops that run functions; these functions are checked themselves.
 _CALLING_OPS = frozenset(
   (
     *('Case', 'For', 'If', 'PartitionedCall', 'StatefulPartitionedCall'),
     *('StatelessIf', 'StatelessWhile', 'StatelessCase', 'While'),
   )
 )
-# What reads, shows or depends on more than its inputs, though TensorFlow does
-# not call it stateful; or fails on some values, which everybody would see.
+# Ops that read, show or depend on more than their inputs, although TensorFlow
+# does not call them stateful; or fail on some values, which everybody can see.
 _OTHER_OPS = frozenset(
   (
     *('CheckNumerics', 'CheckNumericsV2', 'MatchingFiles'),
@@ -232,7 +233,7 @@ _FULL_TYPES = ('float32', 'float64', None)
 
 
 def _is_taken(compute_dtype: str | None) -> bool:
-  # Integers have no gradient; floats in fewer bits have no proven clip.
+  # Integers have no gradient; clipping is not proven for shorter floats.
   return (
     compute_dtype in _FULL_TYPES or not tf.as_dtype(compute_dtype).is_floating
   )
@@ -250,23 +251,23 @@ def _names(types: set[int]) -> str:
 
 
 def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
-  """The types of the ops of a graph and its functions, once they are checked.
+  """Checks the ops of a graph and its functions, and returns their types.
 
   Args:
-    name: What the graph is of, for the error.
+    name: What the graph computes, for the error message.
     graph_def: The graph.
 
   Raises:
-    ValueError: If an op has a state that one example could leave to another,
-      or a seed; computes in less than float32; can fail on the values of an
-      example; or has a kernel that mixes what is computed at once.
+    ValueError: If an op has a seed, or a state through which one example could
+      affect another; computes with less precision than float32; can fail on the
+      values of an example; or has a kernel that mixes concurrent calls.
   """
   functions = graph_def.library.function
   nodes = [
     *graph_def.node,
     *(node for f in functions for node in f.node_def),
   ]
-  # A function may be called as if it were an op.
+  # A function may be called like an op.
   called = _RANDOM_OPS | _CALLING_OPS | {f.signature.name for f in functions}
   for node in nodes:
     found = node.op in _OTHER_OPS
@@ -304,7 +305,7 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
 
 
 def check_captures(name: str, graph: tf.Graph) -> None:
-  """Refuses tensors that a model or loss has made outside of its calls."""
+  """Refuses tensors that a model or loss has created outside of its calls."""
   for tensor, inner in graph.captures:
     if inner.dtype not in (tf.resource, tf.variant):
       raise ValueError(
@@ -314,7 +315,7 @@ def check_captures(name: str, graph: tf.Graph) -> None:
 
 
 def _check_types(model: tf.keras.Model) -> None:
-  """Refuses layers and weights in other types than float32 and float64."""
+  """Refuses layers and weights of types other than float32 and float64."""
   for layer in keras_version.all_layers(model):
     policy = getattr(layer, 'dtype_policy', None)
     if policy is not None and not _is_taken(policy.compute_dtype):
@@ -327,7 +328,7 @@ def _check_types(model: tf.keras.Model) -> None:
         f'model must not be quantized, got {policy.name} in {layer.name}'
       )
   for weight in model.trainable_weights:
-    # Norms are of real numbers; of others, casts would drop a part.
+    # Norms are for real numbers; casts of complex ones would drop a part.
     if tf.as_dtype(weight.dtype) not in (tf.float32, tf.float64):
       raise ValueError(
         'model must have weights in float32 or float64, for which clipping is'
@@ -343,20 +344,20 @@ class FunctionalModel:
     initial_weights: The model's weights when it was wrapped, numpy arrays in
       the order of `trainable_weights`.
     features_spec: Spec of a batch of features, [None, ...].
-    ops: The types of the ops of its training graph.
-    is_random: Whether it draws random numbers in training.
+    ops: The types of the ops in the training graph.
+    is_random: Whether the model draws random numbers in training.
   """
 
   def __init__(self, model: tf.keras.Model):
-    """Wraps a model, which is left as it is.
+    """Wraps a model without changing it.
 
     Args:
       model: A built Keras model with one input, one output, and only trainable
         weights, which are direct attributes of its layers.
 
     Raises:
-      ValueError: If the model has non-trainable weights, losses of its own,
-        weights that are out of reach, or ops that `checked_ops` refuses; or if
+      ValueError: If the model has non-trainable weights, its own losses,
+        weights that cannot be reached, or ops that `checked_ops` refuses; or if
         it cannot be traced.
     """
     keras_version.require_tensorflow()
@@ -459,7 +460,7 @@ class FunctionalModel:
     """Applies the model.
 
     Args:
-      weights: As `initial_weights`.
+      weights: Tensors or arrays, in the order of `initial_weights`.
       features: [n, ...].
       training: Keras's `training` argument.
 

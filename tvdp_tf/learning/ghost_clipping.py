@@ -1,18 +1,18 @@
-"""Sums of clipped per-example gradients without the gradients themselves.
+"""Sums clipped per-example gradients without computing each gradient.
 
 For a dense layer y = a W + b, the gradient of example i is the outer product of
 its input a_i and of delta_i, the gradient of its loss with respect to y_i. So
 its squared norm is (|a_i|^2 + 1) |delta_i|^2, and the sum of scaled gradients
-is the matrix product of the inputs and the scaled deltas: one backward pass
-over the whole batch serves norms and sum (Goodfellow, 2015; Lee and Kifer,
-2021; Bu et al., 2023). Of other layers (`ghost_layers`) the gradients, one an
-example, are made of the same backward pass and held for a microbatch. With
-several views of an example the model runs on all of them, and `view_gradients`
-makes two outer products of a dense layer's.
+is the matrix product of the inputs and the scaled deltas. One backward pass
+over the whole batch gives both the norms and the sum (Goodfellow, 2015; Lee and
+Kifer, 2021; Bu et al., 2023). For other layers (`ghost_layers`), the
+per-example gradients are computed from the same backward pass and held for one
+microbatch. With several views of an example, the model runs on all of them, and
+`view_gradients` writes a dense layer's gradient as two outer products.
 
-Several times faster than `clipping.vectorized_clipped_sum`, for models that are
-made of the layers, ops and losses of `ghost_list`. All else is worked on one
-example at a time.
+This is several times faster than `clipping.vectorized_clipped_sum`, for models
+made only of the layers, ops and losses of `ghost_list`. All other models are
+computed one example at a time.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ from tvdp_tf.privacy import sensitivity
 
 
 class _Gradients(NamedTuple):
-  """The gradients that examples have of a layer's weights.
+  """The per-example gradients of a layer's weights.
 
   Attributes:
-    factors: [n, ..., k] and [n, ..., m]: their outer products, or the sums of
-      these, are the gradients of the first weight, if they are there; of a
-      bias, where `parts` has none, the second factor is.
+    factors: [n, ..., k] and [n, ..., m], or None. Their outer products, or the
+      sums of these, are the gradients of the first weight. The second factor is
+      the gradient of the bias, if `parts` does not have it.
     parts: Gradients of the other weights, or of all, [n, ...] each.
   """
 
@@ -47,7 +47,7 @@ class _Gradients(NamedTuple):
 
 
 class _WatchedModel:
-  """The gradients of a model's layers, and what they are made of."""
+  """Computes the gradients of a model's layers, and what they are made of."""
 
   def __init__(
     self,
@@ -65,7 +65,7 @@ class _WatchedModel:
   def __call__(
     self, weights: Sequence[tf.Tensor], features: tf.Tensor, labels: tf.Tensor
   ) -> tuple[list[ghost_kind.Seen], list[_Gradients]]:
-    """What each layer has seen, and each example's gradients of its weights.
+    """Returns what each layer has seen, and the per-example gradients.
 
     An example's loss is the mean over its views.
     """
@@ -79,7 +79,7 @@ class _WatchedModel:
       functional.unseeded(),
     ):
       outputs = self._model(features, training=self._training)
-      # Row by row: a mean over them, and its gradient, would be a dozen ops.
+      # Per row: a mean over rows, and its gradient, would take a dozen ops.
       losses = self._loss.call(labels, outputs)
       if (num_views := views.VIEWS[self._views]) > 1:
         losses /= num_views
@@ -89,7 +89,7 @@ class _WatchedModel:
     )
     of_both = map(tf.nest.flatten, (deltas, watched))
     for delta, output in zip(*of_both, strict=True):
-      delta.set_shape(output.shape)  # Not every gradient knows it.
+      delta.set_shape(output.shape)  # Not every gradient has one.
     found = zip(self.layers, seen, deltas, strict=True)
     return seen, [self._gradients(*of_layer) for of_layer in found]
 
@@ -113,7 +113,7 @@ class _WatchedModel:
 
 
 class GhostClippedSum(clipping.PreparedSum):
-  """The sum of a `ghost_list.supported_copy`."""
+  """The sum for a model from `ghost_list.supported_copy`."""
 
   def __init__(
     self,
@@ -128,7 +128,8 @@ class GhostClippedSum(clipping.PreparedSum):
     if not any(layer.holds_gradients for layer in layers):
       # There is a row for each view.
       self.microbatches = sensitivity.MOST_MICROBATCHES // self._views
-    # What only moves features. What computes may give other bits in `_sum`.
+    # Models that only move features. Any arithmetic might give other bits here
+    # than in `_sum`.
     self._upstream: dict[int, tf.keras.Model] = {}
     for place, layer in enumerate(layers if self._views == 1 else []):
       if not isinstance(layer, ghost_layers.Dense):
@@ -137,8 +138,8 @@ class GhostClippedSum(clipping.PreparedSum):
       kinds = set(map(type, upstream.layers))
       if kinds <= ghost_list.MOVING_LAYERS:
         self._upstream[place] = upstream
-    # Not part of its caller's graph: in a loop's body TensorFlow does not find
-    # the pairs of ops (a pooling and its gradient) that it has fast forms of.
+    # Not inlined: in a loop's body, TensorFlow does not find the pairs of ops
+    # (pooling and its gradient) for which it has fast versions.
     self._sum = tf.function(
       self._traced_sum,
       autograph=False,
@@ -153,7 +154,7 @@ class GhostClippedSum(clipping.PreparedSum):
     )
 
   def prepare(self, features: tf.Tensor) -> tf.Tensor:
-    """Squared norms of inputs of layers, float64 [n, layers]."""
+    """Computes squared norms of inputs of layers, float64 [n, layers]."""
     squares = [
       clipping.squared_norms(upstream(features))
       for upstream in self._upstream.values()
@@ -164,11 +165,11 @@ class GhostClippedSum(clipping.PreparedSum):
   def _squares(
     self, gradients: Sequence[_Gradients], prepared: tf.Tensor
   ) -> tf.Tensor:
-    """Squared norms of the gradients, or a bit more: float64 [n].
+    """Bounds the squared norms of the gradients from above: float64 [n].
 
     Args:
-      gradients: Of each layer.
-      prepared: Of `prepare`.
+      gradients: The gradients of each layer.
+      prepared: The result of `prepare`.
     """
     known = {
       place: prepared[:, column] for column, place in enumerate(self._upstream)
@@ -207,7 +208,7 @@ class GhostClippedSum(clipping.PreparedSum):
     """Sums the clipped gradients; see `clipping.ClippedSum`."""
     if prepared is None:
       prepared = self.prepare(features)
-    labels = tf.cast(labels, tf.int32)  # Of classes.
+    labels = tf.cast(labels, tf.int32)  # Class numbers.
     return self._sum(list(weights), features, labels, present, clip, prepared)
 
   def _traced_sum(
@@ -219,7 +220,7 @@ class GhostClippedSum(clipping.PreparedSum):
     clip: tf.Tensor,
     prepared: tf.Tensor,
   ) -> list[tf.Tensor]:
-    # What is added up is what the norms are of, to the bit.
+    # The norms are those of exactly the tensors that are added up, to the bit.
     seen, gradients = self._watched(weights, features, labels)
     squares = self._squares(gradients, prepared)
     used, scales = clipping.scales(squares, present, clip)
@@ -229,7 +230,7 @@ class GhostClippedSum(clipping.PreparedSum):
       return tf.reshape(of_examples, [-1] + [1] * (len(tensor.shape) - 1))
 
     def kept(*tensors):
-      # Times zero, what is not finite is not zero.
+      # A factor of zero does not make NaN or infinity zero.
       return tf.cond(
         all_finite,
         lambda: tensors,
@@ -244,7 +245,7 @@ class GhostClippedSum(clipping.PreparedSum):
     def sums_of(layer, of_layer, factors, parts):
       if isinstance(layer, ghost_layers.Embedding):
         (looked_up,) = kept(*parts)
-        # Of each example at most one addend of a row is not zero.
+        # Each example has at most one addend of a row that is not zero.
         return [
           tf.math.unsorted_segment_sum(
             flat_rows(looked_up * shaped(scales, looked_up)),
@@ -289,7 +290,7 @@ def ghost_clipped_sum(
   training: bool = True,
   views_name: str = views.NONE,
 ) -> clipping.ClippedSum:
-  """The sum of clipped gradients of a model that `ghost_list` supports.
+  """Returns the sum of clipped gradients for a model supported by `ghost_list`.
 
   Args:
     model: The model.

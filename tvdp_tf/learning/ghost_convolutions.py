@@ -1,7 +1,7 @@
-"""Ghost clipping of convolutions, of images and of sequences.
+"""Ghost clipping of convolutions over images and sequences.
 
 A convolution is a dense layer on patches: each place of its kernel is
-multiplied by a part of the input, which is cut out of it here.
+multiplied by a part of the input, which this module slices out of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,24 @@ _layers = tf.keras.layers
 
 
 def _of_image(sizes: Sequence[int]) -> tuple[int, int]:
-  """A convolution's sizes in height and width; a sequence has height 1."""
+  """Returns a convolution's (height, width); a sequence has height 1."""
   height, width = (1, *sizes)[-2:]
   return height, width
 
 
 def _as_image(tensor: tf.Tensor) -> tf.Tensor:
-  """A sequence as an image of height 1."""
+  """Reshapes a sequence to an image of height 1."""
   return tensor[:, tf.newaxis] if tensor.shape.rank == 3 else tensor
 
 
 class _Window(NamedTuple):
-  """Where the places of a convolution's kernel are in its padded input.
+  """Maps the places of a convolution's kernel to its padded input.
 
   Attributes:
-    inputs: Images, with what is padded.
-    last: Of the outputs' places, the last one's, in the input; plus 1.
-    strides: Between the outputs' places.
-    dilation: Between the kernel's places.
+    inputs: Padded images.
+    last: Place in the input of the last output, plus 1.
+    strides: Steps between the outputs' places.
+    dilation: Steps between the kernel's places.
   """
 
   inputs: tf.Tensor
@@ -44,7 +44,7 @@ class _Window(NamedTuple):
   def of(
     cls, layer: tf.keras.layers.Layer, inputs: tf.Tensor, shape: tf.Tensor
   ) -> '_Window':
-    """The window of a layer of an input, whose output is of a shape [2]."""
+    """Returns a layer's window, given its input and its output's shape [2]."""
     inputs = _as_image(inputs)
     strides, dilation = map(_of_image, (layer.strides, layer.dilation_rate))
     last = (shape - 1) * strides + 1
@@ -61,7 +61,7 @@ class _Window(NamedTuple):
     return cls(inputs, last, strides, dilation)
 
   def at(self, row: int, column: int) -> tf.Tensor:
-    """What a place of the kernel is multiplied by, [rows, height, width, k]."""
+    """Returns a kernel place's multiplicands, [rows, height, width, k]."""
     (down, right), (below, beside) = self.strides, self.dilation
     top, left = row * below, column * beside
     return self.inputs[
@@ -76,7 +76,7 @@ def _is_windowed(
 
   Args:
     layer: Any layer.
-    ranks: Of the inputs, with the batch, by the type of the layer.
+    ranks: Layer type -> rank of its inputs, including the batch.
   """
   return (
     ghost_kind.is_one_of(type(layer), ranks)
@@ -89,18 +89,18 @@ def _is_windowed(
 class Convolution(ghost_kind.BeforeActivation):
   """Keras's convolutions of images and of sequences.
 
-  A product for each row of the kernel: for LeNet's shapes several times faster
-  on a CPU than with patches, and nearly twice than for each place of it. With
-  more filters or channels it is a product for each place: these are large
-  enough then, and what copies rows would do more arithmetic than they.
+  Uses one product per kernel row. For LeNet's shapes on a CPU, this is several
+  times faster than patches, and nearly twice as fast as one product per kernel
+  place. With more filters or channels, it uses one product per place: these
+  are large enough then, and copying rows would take more arithmetic.
   """
 
   ops = frozenset(('BatchToSpaceND', 'SpaceToBatchND'))
-  # By the ranks of their inputs, with the batch.
+  # Layer type -> rank of its inputs, including the batch.
   _RANKS: ClassVar = {_layers.Conv1D: 3, _layers.Conv2D: 4}
-  # Fewer filters, on rows of fewer numbers, take products that are too small.
+  # With fewer filters and shorter rows, products per place are too small.
   MANY = 32
-  # Of a kernel of 7 x 7: each place is some ops of the graph.
+  # A kernel of 7 x 7: each place adds several ops to the graph.
   MOST_PLACES = 49
 
   @classmethod
@@ -129,7 +129,7 @@ class Convolution(ghost_kind.BeforeActivation):
       return tf.concat(products, axis=1)
     down, right = window.strides
     below, beside = window.dilation
-    # What a row of the kernel sees; a convolution copies faster than slices.
+    # The input of a kernel row; a convolution copies it faster than slices do.
     seen = tf.nn.conv2d(
       window.inputs,
       tf.reshape(tf.eye(columns), [1, width, channels, columns]),
@@ -151,7 +151,7 @@ def _depthwise_gradients(
   delta: tf.Tensor,
   num_views: int,
 ) -> tf.Tensor:
-  """Of a kernel for each channel: [n, k * k, channels, multiplier]."""
+  """Gradients of per-channel kernels: [n, k * k, channels, multiplier]."""
   delta = _as_image(delta)
   window = _Window.of(layer, inputs, tf.shape(delta)[1:3])
   channels, multiplier = inputs.shape[-1], layer.depth_multiplier
@@ -170,7 +170,7 @@ def _depthwise_gradients(
 
 
 class Depthwise(ghost_kind.BeforeActivation):
-  """Keras's convolutions of each channel by itself."""
+  """Keras's depthwise convolutions, of each channel separately."""
 
   ops = frozenset(('BatchToSpaceND', 'DepthwiseConv2dNative', 'SpaceToBatchND'))
   _RANKS: ClassVar = {_layers.DepthwiseConv1D: 3, _layers.DepthwiseConv2D: 4}
@@ -184,7 +184,7 @@ class Depthwise(ghost_kind.BeforeActivation):
 
 
 class Separable(ghost_kind.GhostLayer):
-  """Keras's convolutions of each channel by itself, and of each place then."""
+  """Keras's separable convolutions: depthwise, then pointwise."""
 
   ops = Depthwise.ops
   _RANKS: ClassVar = {_layers.SeparableConv1D: 3, _layers.SeparableConv2D: 4}
@@ -206,7 +206,7 @@ class Separable(ghost_kind.GhostLayer):
       if padding == 'causal':
         reach = (layer.kernel_size[0] - 1) * dilation[1]
         padded, padding = tf.pad(inputs, [[0, 0], [reach, 0], [0, 0]]), 'valid'
-      # Strides must be equal, of a sequence as well.
+      # TensorFlow requires equal strides, for a sequence as well.
       stride = layer.strides[-1]
       deep = tf.nn.depthwise_conv2d(
         _as_image(padded),

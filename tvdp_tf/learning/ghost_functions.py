@@ -1,10 +1,10 @@
-"""Functions of TensorFlow that ghost clipping knows, between a model's layers.
+"""TensorFlow functions between a model's layers that ghost clipping supports.
 
-Keras makes a layer of each function that a functional model calls, as of
+Keras turns each function that a functional model calls into a layer, such as
 `h[:, -1]` or `tf.reduce_mean(h, axis=1)`. Each function here has a rule for its
-arguments, by which a row of its outputs is made of the same row of its inputs
-alone. The first axis of every tensor is the batch's: of the inputs, and, by
-these rules, of the outputs.
+arguments which ensures that a row of its outputs depends only on the same row
+of its inputs. The first axis of every tensor is the batch axis: for the inputs
+and, by these rules, for the outputs.
 """
 
 import inspect
@@ -17,18 +17,18 @@ import tensorflow as tf
 
 from tvdp_tf.learning import ghost_kind
 
-# What a function is called with, by the names of its parameters; or by places.
+# Parameter name (or place) -> the argument that a function is called with.
 _Arguments = Mapping[Any, Any]
 
-# In Keras's configurations.
+# A whole axis (`:`) in Keras's configurations.
 _WHOLE = {'start': None, 'stop': None, 'step': None}
 
 
 def is_symbolic(value: object) -> bool:
-  """Whether a value is a tensor of a model that is being put together."""
+  """Whether a value is a symbolic tensor of a model under construction."""
   try:
     return tf.keras.backend.is_keras_tensor(value)
-  except ValueError:  # It is no tensor at all.
+  except ValueError:  # Not a tensor at all.
     return False
 
 
@@ -49,12 +49,12 @@ def _are_of_one_rank(values: Any) -> bool:
 
 
 def _of_each_value(given: _Arguments) -> bool:
-  """Of equal ranks broadcasting puts no row in another's place."""
+  """For tensors of equal ranks, where broadcasting does not mix rows."""
   return _are_of_one_rank([v for v in given.values() if not _is_number(v)])
 
 
 def _of_lists(given: _Arguments) -> bool:
-  """Of each value of the tensors of a list."""
+  """For functions of each value of a list of tensors."""
   return _are_of_one_rank(given['inputs'])
 
 
@@ -64,10 +64,10 @@ def _is_within_rows(axes: Any, rank: int) -> bool:
 
 
 def _along(more: int = 0) -> Callable[[_Arguments], bool]:
-  """The rule of a function that goes along axes of rows, named one by one.
+  """The rule for a function that works along explicitly named axes of rows.
 
   Args:
-    more: How many axes the outputs have that the inputs do not.
+    more: How many more axes the outputs have than the inputs.
   """
 
   def rule(given: _Arguments) -> bool:
@@ -83,7 +83,7 @@ def _along(more: int = 0) -> Callable[[_Arguments], bool]:
 
 
 def _along_the_last(more: int = 0) -> Callable[[_Arguments], bool]:
-  """Like `_along`; without a name it is the last axis."""
+  """Like `_along`, but the default is the last axis."""
   along = _along(more)
 
   def rule(given: _Arguments) -> bool:
@@ -119,7 +119,7 @@ def _transpose(given: _Arguments) -> bool:
 
 
 def _product(given: _Arguments) -> bool:
-  """Of each row's matrices."""
+  """For products of each row's matrices."""
   left, right, *options = given.values()
   return (
     _are_of_one_rank([left, right])
@@ -129,7 +129,7 @@ def _product(given: _Arguments) -> bool:
 
 
 def _slice(given: _Arguments) -> bool:
-  """All rows, and within them what is named by numbers."""
+  """For slices that keep all rows and index within them by constants."""
   tensor, places, *_ = given.values()
   if not (is_symbolic(tensor) and isinstance(places, tuple)):
     return False
@@ -142,7 +142,7 @@ def _slice(given: _Arguments) -> bool:
   ]
   if not _are_integers(numbers):
     return False
-  if first is Ellipsis:  # It stands for the axes that the others leave.
+  if first is Ellipsis:  # It stands for all remaining axes.
     return sum(place is not None for place in rest) < tensor.shape.rank
   return isinstance(first, dict) and first == _WHOLE
 
@@ -160,7 +160,7 @@ _COMPARING = (
   *('math.greater', 'math.greater_equal', 'math.less', 'math.less_equal'),
   *('math.equal', 'math.not_equal'),
 )
-# By the names that Keras gives the functions.
+# Keras's name of a function -> its rule.
 _RULES: Mapping[str, Callable[[_Arguments], bool]] = {
   **dict.fromkeys(_OF_EACH_VALUE, _of_each_value),
   **dict.fromkeys(_COMPARING, _of_each_value),
@@ -186,7 +186,7 @@ _RULES: Mapping[str, Callable[[_Arguments], bool]] = {
   'linalg.matmul': _product,
   '__operators__.getitem': _slice,
 }
-# They compute nothing: any type will do.
+# They do no arithmetic, so they accept any type.
 _OF_ANY_TYPE = frozenset(
   (
     *_COMPARING,
@@ -195,7 +195,7 @@ _OF_ANY_TYPE = frozenset(
     *('__operators__.getitem', 'identity'),
   )
 )
-# Of the graphs that these functions are.
+# Ops in the graphs of these functions.
 OPS = frozenset(
   (
     *('Abs', 'AddN', 'BatchMatMulV2', 'Cos', 'Equal', 'Less'),
@@ -214,12 +214,12 @@ def _is_kerass(layer: tf.keras.layers.Layer) -> bool:
 
 
 def takes_any_type(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a function of these computes nothing of what it gets."""
+  """Whether a layer is one of these functions and does no arithmetic."""
   return _is_kerass(layer) and layer.symbol in _OF_ANY_TYPE
 
 
 def is_known(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer, called once, is one of these functions, by its rule."""
+  """Whether a layer, called once, is a function here that meets its rule."""
   if not _is_kerass(layer) or layer.symbol not in _RULES:
     return False
   (node,) = layer.inbound_nodes

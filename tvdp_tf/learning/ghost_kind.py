@@ -1,12 +1,12 @@
-"""What a kind of layer tells ghost clipping: how examples' gradients are had.
+"""The interface by which a kind of layer supports ghost clipping.
 
-While the model runs, a `GhostLayer` takes the place of some of a layer's
-functions: it keeps what the gradients are made of, and has the tape watch what
-the layer computes from its weights. The gradient of an example's loss with
-respect to such a tensor is its delta.
+While the model runs, a `GhostLayer` replaces some of a layer's functions: it
+keeps what the gradients are made of, and lets the tape watch what the layer
+computes from its weights. The gradient of an example's loss with respect to
+such a tensor is its delta.
 
-An example's gradient is the sum over its places (pixels, words, steps of time,
-views) of the outer products of delta and of what a weight is multiplied by.
+An example's gradient is the sum over its places (pixels, words, time steps,
+views) of the outer products of delta and what the weight is multiplied by.
 """
 
 import abc
@@ -18,20 +18,20 @@ import tensorflow as tf
 
 
 def is_one_of(value: object, known: Iterable[object]) -> bool:
-  """By identity: what is equal to it, a class of one's own may say."""
+  """Compares by identity, because a user's class may redefine equality."""
   return any(value is one for one in known)
 
 
 def without_a_public_name(module: str, name: str) -> Any:
-  """A class of Keras 2."""
+  """Returns a class of Keras 2 that has no public name."""
   return getattr(importlib.import_module(f'keras.src.{module}'), name)
 
 
 class Seen(NamedTuple):
-  """What a layer leaves when it runs, of rows [n * views, ...].
+  """What a layer records when it runs, for rows [n * views, ...].
 
   Attributes:
-    kept: What its gradients are made of, beside deltas.
+    kept: What its gradients are made of, besides deltas.
     watched: What it computed from its weights.
   """
 
@@ -40,13 +40,13 @@ class Seen(NamedTuple):
 
 
 class GhostLayer(abc.ABC):
-  """A layer of Keras with weights, called once.
+  """A Keras layer with weights that is called once.
 
   Attributes:
     layer: The layer.
-    ops: Ops that Keras makes such a layer of, beyond `ghost_list.OPS`.
-    holds_gradients: Whether those of all examples are held, as long as all of
-      the layer's weights.
+    ops: Ops that Keras uses in such a layer, beyond `ghost_list.OPS`.
+    holds_gradients: Whether the gradients of all examples are held in memory,
+      each as large as the layer's weights.
   """
 
   ops: ClassVar[frozenset[str]] = frozenset()
@@ -64,34 +64,34 @@ class GhostLayer(abc.ABC):
   def replacements(
     self, seen: Seen, watch: Callable[[tf.Tensor], None]
   ) -> dict[str, Any]:
-    """Attributes that take the place of the layer's, by name.
+    """Returns replacements for the layer's attributes, by name.
 
     Args:
-      seen: Where to leave what is seen.
-      watch: Has the tape watch a tensor.
+      seen: Where to record what the layer sees.
+      watch: Lets the tape watch a tensor.
     """
 
   @abc.abstractmethod
   def gradients(
     self, seen: Seen, deltas: Sequence[tf.Tensor], num_views: int
   ) -> list[tf.Tensor]:
-    """Each example's gradient of each weight, [n, ...].
+    """Computes each example's gradient of each weight, [n, ...].
 
     Args:
-      seen: What the layer has left.
-      deltas: Of what was watched, of the same shapes.
-      num_views: Rows that an example has, one after the other.
+      seen: What the layer has recorded.
+      deltas: The deltas of the watched tensors, of the same shapes.
+      num_views: Number of consecutive rows of each example.
     """
 
 
 def flat_places(tensor: tf.Tensor, num_views: int) -> tf.Tensor:
-  """[n, places, k] of rows [n * views, ..., k]."""
+  """Reshapes rows [n * views, ..., k] to [n, places, k]."""
   places = num_views * tensor.shape[1:-1].num_elements()
   return tf.reshape(tensor, [-1, places, tensor.shape[-1]])
 
 
 def over_views(rows: tf.Tensor, num_views: int) -> tf.Tensor:
-  """The sums over examples' views: [n, ...] of rows [n * views, ...]."""
+  """Sums rows [n * views, ...] over each example's views: [n, ...]."""
   if num_views == 1:
     return rows
   return tf.reduce_sum(
@@ -100,12 +100,12 @@ def over_views(rows: tf.Tensor, num_views: int) -> tf.Tensor:
 
 
 def sums(delta: tf.Tensor, num_views: int) -> tf.Tensor:
-  """The sums over an example's places, [n, k]."""
+  """Sums over each example's places: [n, k]."""
   return tf.reduce_sum(flat_places(delta, num_views), axis=1)
 
 
 def products(left: tf.Tensor, right: tf.Tensor, num_views: int) -> tf.Tensor:
-  """The sums of outer products over an example's places, [n, k, m]."""
+  """Sums outer products over each example's places: [n, k, m]."""
   return tf.matmul(
     flat_places(left, num_views),
     flat_places(right, num_views),
@@ -114,7 +114,7 @@ def products(left: tf.Tensor, right: tf.Tensor, num_views: int) -> tf.Tensor:
 
 
 class BeforeActivation(GhostLayer):
-  """Sees its input, and what it gives to its activation."""
+  """Records its input, and watches the input of its activation."""
 
   def replacements(self, seen, watch):
     def call(value, *, original=self.layer.call):

@@ -1,9 +1,10 @@
-"""The kinds of layers that ghost clipping knows.
+"""The kinds of layers that ghost clipping supports.
 
-For dense layers of rows an example's gradient, an outer product, is not worked
-out, nor are the rows of an embedding's gradient that it does not look up. All
-other kinds hold the gradients of all examples of a microbatch. A kind is a
-class in `_KINDS`; a layer that is made of others is in `parts`.
+For dense layers on rows, an example's gradient (an outer product) is never
+computed, and neither are the rows of an embedding's gradient that the example
+does not look up. All other kinds hold the gradients of all examples of a
+microbatch. A kind is a class in `_KINDS`; `parts` knows layers that are made of
+other layers.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ _layers = tf.keras.layers
 
 
 class DensePlaces(ghost_kind.BeforeActivation):
-  """Keras's dense layer, of every place of a sequence or image."""
+  """Keras's dense layer, applied to every place of a sequence or image."""
 
   @classmethod
   def takes(cls, layer):
@@ -34,7 +35,7 @@ class DensePlaces(ghost_kind.BeforeActivation):
 
 
 class Dense(DensePlaces):
-  """Keras's dense layer, of rows: the gradients are outer products."""
+  """Keras's dense layer, applied to rows: gradients are outer products."""
 
   holds_gradients = False
 
@@ -44,7 +45,7 @@ class Dense(DensePlaces):
 
 
 class Einsum(ghost_kind.BeforeActivation):
-  """Keras's dense layer by an einsum, of which attention is made."""
+  """Keras's `EinsumDense` layer, which attention is made of."""
 
   ops = frozenset(('Einsum', 'Fill', 'LogicalAnd', 'MatrixBandPart'))
   _EQUATION = re.compile(r'([a-z]+),([a-z]+)->([a-z]+)')
@@ -68,7 +69,7 @@ class Einsum(ghost_kind.BeforeActivation):
     )
 
   def _terms(self) -> tuple[str, str, str]:
-    """The letters of the input, the kernel and the output."""
+    """The einsum subscripts of the input, the kernel and the output."""
     inputs, kernel, outputs = re.split(',|->', self.layer.equation)
     return inputs, kernel, outputs
 
@@ -83,12 +84,12 @@ class Einsum(ghost_kind.BeforeActivation):
       return []
     _, _, outputs = self._terms()
     rest = [axis for axis, at in enumerate(outputs) if at not in of_bias]
-    found = tf.reduce_sum(delta, axis=rest[1:])  # The first is the batch's.
+    found = tf.reduce_sum(delta, axis=rest[1:])  # The first is the batch axis.
     return [ghost_kind.over_views(found, num_views)]
 
 
 class Embedding(ghost_kind.GhostLayer):
-  """Keras's embedding: of an example's gradient, the rows that it looks up."""
+  """Keras's embedding; a gradient has only the rows that are looked up."""
 
   @classmethod
   def takes(cls, layer):
@@ -106,29 +107,29 @@ class Embedding(ghost_kind.GhostLayer):
     return {'call': call}
 
   def indices(self, seen: ghost_kind.Seen, num_views: int) -> tf.Tensor:
-    """What is looked up, int32 [n, places]."""
+    """Returns the indices that are looked up, int32 [n, places]."""
     (indices,) = seen.kept
     places = num_views * indices.shape[1:].num_elements()
     return tf.reshape(indices, [-1, places])
 
   def gradients(self, seen, deltas, num_views):
-    """By the rows that are looked up, [n, places, k].
+    """Computes the gradients of the rows that are looked up, [n, places, k].
 
-    A row that an example looks up several times gets the sum of its deltas, at
-    the first of its places; the other places get zeros. So no two places stand
-    for one row, and the gradient has the norm of what is returned.
+    If an example looks up a row several times, the first of these places gets
+    the sum of its deltas; the others get zeros. So no two places stand for the
+    same row, and the result has the norm of the gradient.
     """
     indices = self.indices(seen, num_views)
     delta = ghost_kind.flat_places(deltas[0], num_views)
     examples, places = tf.shape(indices)[0], indices.shape[1]
-    # An example's rows are not another's.
+    # Number the rows of each example separately.
     example = tf.range(examples, dtype=tf.int64)[:, tf.newaxis]
     rows = example * 2**31 + tf.cast(indices, tf.int64)
     distinct, of_place = tf.unique(tf.reshape(rows, [-1]))
     first = tf.math.unsorted_segment_min(
       tf.range(examples * places), of_place, tf.size(distinct)
     )
-    # On a CPU each sum takes its addends in their order, whatever is in other
+    # On a CPU, each sum adds its addends in order, whatever is in other
     # examples.
     sums = tf.math.unsorted_segment_sum(
       tf.reshape(delta, [-1, delta.shape[-1]]),
@@ -139,7 +140,7 @@ class Embedding(ghost_kind.GhostLayer):
 
 
 class Normalization(ghost_kind.GhostLayer):
-  """Keras's normalization of each example by itself, over layers or groups."""
+  """Keras's normalization of single examples, over layers or groups."""
 
   ops = frozenset(
     (
@@ -147,7 +148,7 @@ class Normalization(ghost_kind.GhostLayer):
       *('StopGradient', 'ZerosLike'),
     )
   )
-  holds_gradients = False  # As short as what is normalized, or shorter.
+  holds_gradients = False  # No longer than its input.
   _TYPES = _layers.LayerNormalization, _layers.GroupNormalization
 
   @classmethod
@@ -155,8 +156,8 @@ class Normalization(ghost_kind.GhostLayer):
     return (
       ghost_kind.is_one_of(type(layer), cls._TYPES)
       and min(cls._axes(layer)) > 0
-      # Of groups Keras broadcasts a mask [n, steps] to [n, steps, channels] by
-      # its last axes: an example's to others.
+      # With groups, Keras broadcasts a mask [n, steps] to [n, steps, channels]
+      # along its last axes, so one example's mask reaches others.
       and not (
         type(layer) is _layers.GroupNormalization
         and getattr(layer.input, '_keras_mask', None) is not None
@@ -174,8 +175,8 @@ class Normalization(ghost_kind.GhostLayer):
     shape = [
       size if axis in axes else 1 for axis, size in enumerate(layer.input_shape)
     ]
-    # Keras's function alone, and what is learnt after it: of a product with
-    # zero nothing tells the other factor.
+    # Runs Keras's function without scale and offset, and applies them after it:
+    # a product with a scale of zero does not reveal the other factor.
     plain = {'gamma': None, 'beta': None, 'scale': False, 'center': False}
 
     def call(value, *, original=layer.call):
@@ -244,12 +245,12 @@ _KINDS: tuple[type[ghost_kind.GhostLayer], ...] = (
 
 
 def kind_of(layer: tf.keras.layers.Layer) -> type[ghost_kind.GhostLayer] | None:
-  """The kind that takes a layer, if there is one."""
+  """Returns the kind that takes a layer, or None."""
   return next((kind for kind in _KINDS if kind.takes(layer)), None)
 
 
 def parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
-  """The layers that hold the weights of a layer; itself, if it is one."""
+  """Returns the layers that hold a layer's weights, often the layer itself."""
   if type(layer) is _layers.Bidirectional:
     return [layer.forward_layer, layer.backward_layer]
   if type(layer) is _layers.MultiHeadAttention:
@@ -264,7 +265,7 @@ def parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
 def watched(
   layers: Iterable[ghost_kind.GhostLayer], tape: tf.GradientTape
 ) -> Iterator[list[ghost_kind.Seen]]:
-  """Within it the layers leave what they see, in this order."""
+  """Lets layers record what they see in its context, in this order."""
   with contextlib.ExitStack() as stack:
     found = []
     for one in layers:

@@ -1,9 +1,9 @@
-"""What ghost clipping may work on: layers, ops and losses, each by its name.
+"""The list of layers, ops and losses that ghost clipping may work on.
 
-A list, and not a search for what is wrong: a layer, an op, an activation or a
-loss that nobody has looked at may mix the examples of a batch, so that one of
-them moves the gradients of all. It is of Keras 2: under Keras 3 nothing is on
-it.
+This is a list of allowed names, not a search for faulty ones: a layer, an op,
+an activation or a loss that nobody has reviewed may mix the examples of a
+batch, so that one of them moves the gradients of all. The list is for Keras 2:
+under Keras 3 nothing is on it.
 """
 
 import types
@@ -27,7 +27,7 @@ _activations = tf.keras.activations
 
 _INTEGERS = (tf.int32, tf.int64)
 _INPUT_TYPES = (tf.float32, *_INTEGERS)
-# What the rows of a batch go through each by itself, whatever is in the others.
+# Activations that process each row of a batch independently of the others.
 _ACTIVATIONS = (
   None,
   _activations.elu,
@@ -44,11 +44,11 @@ _ACTIVATIONS = (
   _activations.softsign,
   _activations.swish,
   _activations.tanh,
-  # TensorFlow's, which Keras finds by these names.
+  # TensorFlow's functions, which Keras finds by these names.
   *map(_activations.get, ('leaky_relu', 'relu6', 'log_softmax')),
 )
 _ACTIVATION_LAYERS = _layers.ReLU, _layers.LeakyReLU, _layers.ELU
-# Whose outputs are values of their inputs, to the bit, in whatever graph.
+# Layers that only move values of their inputs, bit for bit, in any graph.
 MOVING_LAYERS = frozenset(
   (
     *(_layers.InputLayer, _layers.Flatten, _layers.Reshape, _layers.Permute),
@@ -71,8 +71,8 @@ _WEIGHTLESS_LAYERS = (
   *(_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average),
   *(_layers.Maximum, _layers.Minimum, _layers.Concatenate),
 )
-# Others compare an output [n, k] with labels [n] by broadcasting: where n = k,
-# the labels of all examples with each.
+# Other losses compare an output [n, k] with labels [n] by broadcasting, which
+# for n = k mixes the labels of all examples.
 _LOSSES = (
   tf.keras.losses.SparseCategoricalCrossentropy,
   models.CrossEntropyLoss,
@@ -80,7 +80,7 @@ _LOSSES = (
   models.LogisticLoss,
 )
 _CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy().fn
-# What the graph of such a model is made of.
+# The ops in the graph of such a model.
 OPS = frozenset(
   (
     *('AddV2', 'Any', 'AvgPool', 'BiasAdd', 'Cast', 'ConcatV2', 'Const'),
@@ -97,10 +97,10 @@ OPS = frozenset(
 
 
 def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
-  """Whether embeddings look up integers, and others compute in float32.
+  """Whether embeddings look up integers, and other layers compute in float32.
 
-  Keras makes a model's input float32 unless told otherwise: an embedding may
-  have such an input, too, but no floats that the model computes.
+  By default, Keras makes a model's input float32. An embedding may take such an
+  input, too, but not floats that the model computes.
   """
   if type(layer) in MOVING_LAYERS or ghost_functions.takes_any_type(layer):
     return True
@@ -113,7 +113,7 @@ def _takes_its_type(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _is_known_activation(activation: Any) -> bool:
-  """Whether what a layer does at its end is known: a function, or a layer."""
+  """Whether a layer's activation, a function or a layer, is known."""
   return is_one_of(activation, _ACTIVATIONS) or (
     is_one_of(type(activation), _ACTIVATION_LAYERS)
     and _is_known_part(activation)
@@ -147,12 +147,12 @@ def _is_softmax_of_rows(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _normalizes_by_constants(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer normalizes by given numbers, the same for every row."""
+  """Whether a layer normalizes by constants, the same for every row."""
   return type(layer) is _layers.Normalization and layer.mean.shape[0] == 1
 
 
 def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
-  """Whether a layer is called with its inputs, and with what changes no row."""
+  """Whether a layer is called with its inputs and harmless arguments only."""
   (node,) = layer.inbound_nodes
   named = {*node.call_kwargs} - {'training'}
   return not named and all(
@@ -163,8 +163,8 @@ def _is_called_plainly(layer: tf.keras.layers.Layer) -> bool:
 def _is_attention(layer: tf.keras.layers.Layer) -> bool:
   """Whether a layer is attention among the steps of an example.
 
-  Not of other ranks than [n, steps, k], for inputs or for a mask: Keras puts
-  such a mask beside other examples.
+  Inputs and masks must have the rank of [n, steps, k]: Keras would align other
+  masks with other examples.
   """
   if type(layer) is not _layers.MultiHeadAttention:
     return False
@@ -179,7 +179,7 @@ def _is_attention(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _masks_unrolled_steps(layer: tf.keras.layers.Layer) -> bool:
-  """Whether there is a mask where Keras takes other steps than in a loop."""
+  """Whether an unrolled layer has a mask, which changes its steps in Keras."""
   return getattr(layer.input, '_keras_mask', None) is not None and any(
     getattr(part, 'unroll', False) for part in ghost_layers.parts(layer)
   )
@@ -197,7 +197,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
   kind = type(layer)
   is_function = ghost_functions.is_known(layer)
   if layer.weights:
-    # Several inputs of a recurrent layer are the states that it starts from.
+    # Further inputs of a recurrent layer are its initial states.
     is_of_one = len(tf.nest.flatten(layer.input)) == 1
     known = (
       _is_attention(layer)
@@ -220,7 +220,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
   outputs = tf.nest.flatten(layer.output)
   shapes = [one.shape for one in outputs]
   if not is_function:
-    # Without any axis of a row, some layers would go along the batch's.
+    # Without other axes, some layers would work along the batch axis.
     shapes += [one.shape for one in tf.nest.flatten(layer.input)]
     known = (
       known and len(outputs) == 1 and all(shape.rank > 1 for shape in shapes)
@@ -233,7 +233,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
     and not (
       kind is _layers.Concatenate and layer.axis % len(outputs[0].shape) == 0
     )
-    # Arrays could have a number for each row of a batch.
+    # Arrays could hold a different number for each row of a batch.
     and not (
       kind is _layers.Rescaling
       and not {type(layer.scale), type(layer.offset)} <= {int, float}
@@ -242,7 +242,7 @@ def _is_known(layer: tf.keras.layers.Layer) -> bool:
 
 
 def _is_kerass_own(kind: type) -> bool:
-  """Whether all functions of a class are Keras's, or of this package."""
+  """Whether Keras or this package defines all functions of a class."""
   return all(
     function.__module__.partition('.')[0] in ('keras', 'tensorflow', 'tvdp_tf')
     for base in kind.__mro__
@@ -252,7 +252,7 @@ def _is_kerass_own(kind: type) -> bool:
 
 
 def weighted_layers(model: tf.keras.Model) -> list[ghost_kind.GhostLayer]:
-  """The layers that have weights, in order of the weights."""
+  """Returns the layers that have weights, in the order of the weights."""
   place = {w.ref(): i for i, w in enumerate(model.trainable_weights)}
   layers = [
     part
@@ -290,7 +290,7 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
     is_one_of(type(loss), _LOSSES)
     and loss.reduction in (reductions.AUTO, reductions.SUM_OVER_BATCH_SIZE)
     and getattr(loss, '_fn_kwargs', {}).get('ignore_class') is None
-    # Nothing of the class is replaced in the object.
+    # The object overrides nothing of its class.
     and not any(hasattr(type(loss), name) for name in vars(loss))
     and getattr(loss, 'fn', _CROSS_ENTROPY) is _CROSS_ENTROPY
     and _is_kerass_own(type(loss))
@@ -298,10 +298,10 @@ def _is_known_loss(loss: tf.keras.losses.Loss) -> bool:
 
 
 def _called_layer_by_layer(model: tf.keras.Model, inputs: Any) -> list[Any]:
-  """A model's outputs, by layers that are made anew, and no models in it.
+  """Computes a model's outputs with new layers, and without inner models.
 
   Raises:
-    ValueError: If a model in it is called with more than its inputs.
+    ValueError: If an inner model is called with more than its inputs.
   """
   pairs = zip(model.inputs, tf.nest.flatten(inputs), strict=True)
   known = {id(old): new for old, new in pairs}
@@ -327,7 +327,7 @@ def _called_layer_by_layer(model: tf.keras.Model, inputs: Any) -> list[Any]:
 
 
 def _without_inner_models(model: tf.keras.Model) -> tf.keras.Model:
-  """The model made of the layers of the models in it, where there are any."""
+  """Replaces inner models, if there are any, by their layers."""
   if not any(map(_is_kerass_model, model.layers)):
     return model
   (like,) = model.inputs
@@ -336,13 +336,13 @@ def _without_inner_models(model: tf.keras.Model) -> tf.keras.Model:
 
 
 def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
-  """The model anew, from its configuration, without models in it.
+  """Rebuilds a model from its configuration, without inner models.
 
-  It runs the code of Keras's classes alone, whatever was replaced in the
-  objects of the original.
+  The copy runs only the code of Keras's classes, even if functions were
+  replaced in the objects of the original.
 
   Raises:
-    ValueError: If it cannot be copied, or is not the same model.
+    ValueError: If the model cannot be copied, or the copy is not the same.
   """
   original = model.keras_model
   try:
@@ -362,7 +362,7 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
     one.input_dim for one in copied.layers if type(one) is _layers.Embedding
   ]:
     features = rng.integers(max(rows), size=shape)
-  # No two are alike, as initial ones are: they may be in another order.
+  # All distinct, unlike initial weights, to detect a different order.
   weights = [
     w + 0.1 * rng.standard_normal(w.shape).astype(w.dtype)
     for w in model.initial_weights
@@ -379,10 +379,10 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
 def supported_copy(
   model: functional.FunctionalModel, loss: tf.keras.losses.Loss
 ) -> functional.FunctionalModel | None:
-  """A copy of a model that is made only of what is listed here, or None.
+  """Copies a model that is made only of what is listed here, or returns None.
 
-  It is the copy that is trained on, so that what cannot be seen in the list
-  cannot be in the model either: a layer's function, replaced in the object.
+  Training uses the copy, so that it cannot contain what the list cannot see,
+  such as a layer's function that was replaced in the object.
 
   Args:
     model: The model.
@@ -411,10 +411,11 @@ def _is_listed(
 ) -> bool:
   """Whether a model and its loss are made only of what is listed here.
 
-  A list, and not a search for what is wrong: a layer, an op, an activation or a
-  loss that nobody has looked at may mix the examples of a batch, so that one of
-  them moves the gradients of all. Layers are used once, on inputs of the ranks
-  whose gradients are known here, in float32, in no model within the model.
+  This is a list of allowed names, not a search for faulty ones: a layer, an op,
+  an activation or a loss that nobody has reviewed may mix the examples of a
+  batch, so that one of them moves the gradients of all. Each layer must be used
+  once, in float32, outside of inner models, and on inputs of a rank whose
+  gradients are known here.
   """
   keras_model = model.keras_model
   if not _is_known_model(keras_model):

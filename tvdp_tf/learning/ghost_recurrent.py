@@ -1,10 +1,10 @@
 """Ghost clipping of recurrent layers.
 
-A step multiplies its input and the output before it by a kernel each. What it
-adds the two products up to is watched; its delta is that of both.
+A step multiplies its input and the previous output by one kernel each. The sum
+of the two products is watched; its delta is the delta of both products.
 
 With dropout, masks multiply input and output before the kernels do. Keras draws
-them anew in every step: one for all gates, or one for each.
+new masks in every step: one for all gates, or one for each.
 """
 
 import abc
@@ -19,12 +19,12 @@ _layers = tf.keras.layers
 
 
 def _dropped(tensor: tf.Tensor, masks: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """A tensor for all gates or, as there are masks, one for each."""
+  """Applies masks to a tensor: returns it once, or once for each mask."""
   return [tensor * mask for mask in masks] or [tensor]
 
 
 def _product(given: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
-  """What all gates, or each, are given, [..., k], times [k, gates * units]."""
+  """Multiplies the gates' input(s), [..., k], by [k, gates * units]."""
   if len(given) == 1:
     return tf.matmul(given[0], kernel)
   kernels = tf.split(kernel, len(given), axis=1)
@@ -35,7 +35,7 @@ def _product(given: Sequence[tf.Tensor], kernel: tf.Tensor) -> tf.Tensor:
 def _kernel_gradients(
   given: Sequence[tf.Tensor], delta: tf.Tensor, num_views: int
 ) -> tf.Tensor:
-  """Each example's gradient of the kernel of a `_product`."""
+  """Computes each example's gradient of the kernel of a `_product`."""
   deltas = [delta] if len(given) == 1 else tf.split(delta, len(given), axis=-1)
   found = [
     ghost_kind.products(one, of_gates, num_views)
@@ -45,10 +45,10 @@ def _kernel_gradients(
 
 
 class _Recurrent(ghost_kind.GhostLayer):
-  """A layer of Keras's that goes through a sequence, step by step.
+  """A Keras layer that processes a sequence step by step.
 
-  Its loop is Keras's, its step is here: what the inputs' kernel gives is
-  computed, and watched, for all steps at once.
+  The loop is Keras's; the step is implemented here. The products with the
+  inputs' kernel are computed, and watched, for all steps at once.
   """
 
   ops = frozenset(
@@ -56,7 +56,7 @@ class _Recurrent(ghost_kind.GhostLayer):
       *('Fill', 'Less', 'ReverseV2', 'SplitV', 'StatelessWhile'),
       *('TensorListFromTensor', 'TensorListGetItem', 'TensorListReserve'),
       *('TensorListSetItem', 'TensorListStack', 'Unpack', 'ZerosLike'),
-      *('NoOp', 'OnesLike', 'While'),  # A loop that draws masks.
+      *('NoOp', 'OnesLike', 'While'),  # For loops that draw masks.
     )
   )
   _KIND: ClassVar[Any]
@@ -70,7 +70,7 @@ class _Recurrent(ghost_kind.GhostLayer):
     rates = layer.cell.dropout, layer.cell.recurrent_dropout
     return (
       not (layer.stateful or layer.return_state or layer.time_major)
-      # Unrolled, all steps have the same masks.
+      # If unrolled, all steps have the same masks.
       and not (layer.unroll and any(rates))
     )
 
@@ -78,25 +78,25 @@ class _Recurrent(ghost_kind.GhostLayer):
   def _step(
     self, part: tf.Tensor, of_state: tf.Tensor, states: Sequence[tf.Tensor]
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """A step.
+    """Computes one step.
 
     Args:
-      part: The product of its input, and the bias, [rows, gates * units].
-      of_state: The product of the output before, [rows, gates * units].
-      states: Those before, the output first, [rows, units] each.
+      part: The input's product plus the bias, [rows, gates * units].
+      of_state: The previous output's product, [rows, gates * units].
+      states: The previous states, the output first, [rows, units] each.
 
     Returns:
-      What is kept of the step, and the states.
+      What to keep of the step, and the new states.
     """
 
   def _input_bias(self) -> tf.Tensor:
     return self.layer.cell.bias
 
   def _masks(self, rate: float, shape: tf.Tensor) -> list[tf.Tensor]:
-    """Keras's, inverted dropout: 0 or 1 / (1 - rate)."""
+    """Draws masks as Keras does, by inverted dropout: 0 or 1 / (1 - rate)."""
     if not rate:
       return []
-    # A single gate has no implementations to choose from.
+    # A layer with a single gate has no `implementation`.
     for_all = getattr(self.layer.cell, 'implementation', None) != 1
     count = 1 if for_all else self._GATES
     return [tf.nn.dropout(tf.ones(shape), rate) for _ in range(count)]
@@ -121,7 +121,7 @@ class _Recurrent(ghost_kind.GhostLayer):
       def step(of_step, states):
         part, *masks = of_step
         given = _dropped(states[0], masks)
-        # The loop back would add up its gradient, of all examples together.
+        # Backpropagation would add up its gradient over all examples.
         kernel = tf.stop_gradient(cell.recurrent_kernel)
         of_state = _product(given, kernel)
         kept, states_after = self._step(part, of_state, states)
@@ -155,7 +155,7 @@ class _Recurrent(ghost_kind.GhostLayer):
     return found
 
   def _state_delta(self, delta: tf.Tensor, *kept: tf.Tensor) -> tf.Tensor:
-    """The delta of `of_state`, given that of `part`."""
+    """Returns the delta of `of_state`, given that of `part`."""
     del kept
     return delta
 
@@ -194,7 +194,7 @@ class LongShortTerm(_Recurrent):
 
 
 class GatedRecurrent(_Recurrent):
-  """Keras's gated recurrent unit, which resets after the product."""
+  """Keras's gated recurrent unit, with the reset gate after the product."""
 
   _KIND = _layers.GRU
   _GATES = 3

@@ -1,4 +1,4 @@
-"""The versions of Keras and TensorFlow: 2 and 2.14, or newer ones.
+"""Support for Keras 2 with TensorFlow 2.14, and for newer versions of both.
 
 The properties of single layers are proven only for Keras 2. Under Keras 3 a
 model is treated as a traced function and computed one example at a time
@@ -13,10 +13,10 @@ IS_KERAS_3 = hasattr(tf.keras, 'StatelessScope')
 
 
 def require_tensorflow() -> None:
-  """Sees to it that Keras computes with TensorFlow.
+  """Checks that Keras uses the TensorFlow backend.
 
   Raises:
-    ValueError: If Keras 3 was told to use another library.
+    ValueError: If Keras 3 is configured to use another backend.
   """
   if IS_KERAS_3 and tf.keras.backend.backend() != 'tensorflow':
     raise ValueError(
@@ -26,11 +26,11 @@ def require_tensorflow() -> None:
 
 
 def all_layers(model: tf.keras.Model) -> Sequence[tf.keras.layers.Layer]:
-  """All layers in a model, in layers and models in it, and so on."""
+  """Returns all layers of a model, including nested ones."""
   if not IS_KERAS_3:
     try:
       return model.submodules
-    except Exception:  # Not what caches masks, as with recurrent_dropout.
+    except Exception:  # Layers that cache masks, as with recurrent_dropout.
       return list(model._flatten_layers(include_self=False))
-  # `layers` has no cell of an RNN, nor what a wrapper wraps.
+  # `layers` lacks the cells of an RNN and wrapped layers.
   return list(model._flatten_layers(include_self=False))

@@ -1,9 +1,9 @@
-"""What a client does between two aggregations, in pure TensorFlow.
+"""A client's training between two aggregations, in pure TensorFlow.
 
-Algorithm 1 of the paper: `local_steps` (tau) full-batch gradient steps
-(eq_local_SGD), the whole parameter vector projected to the ball of radius
-`l2_norm_clip` (C) after each of them. Functions of tensors only: they run
-eagerly, in a `tf.function` and inside a TFF computation.
+Algorithm 1 of the paper runs `local_steps` (tau) full-batch gradient steps
+(eq_local_SGD), and projects the whole parameter vector onto the ball of radius
+`l2_norm_clip` (C) after each step. These are functions of tensors only: they
+run eagerly, in a `tf.function` and inside a TFF computation.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ Weights = Sequence[tf.Tensor]
 # (weights, features [n, ...], labels [n]) -> mean loss, a scalar.
 LossFn = Callable[[Weights, tf.Tensor, tf.Tensor], tf.Tensor]
 
-# Above it the steps run in a `tf.while_loop`: compiling hundreds of unrolled
-# steps takes longer than running them.
+# More steps run in a `tf.while_loop`: compiling hundreds of unrolled steps
+# takes longer than running them.
 _MAX_UNROLLED_STEPS = 20
 
 
@@ -23,8 +23,8 @@ def project(weights: Weights, l2_norm_clip: float) -> list[tf.Tensor]:
   """Scales `weights` to a global L2 norm of at most `l2_norm_clip`.
 
   The clipping line of Algorithm 1: w / max(1, ||w|| / C), which is the
-  projection onto the ball. Weights whose norm overflows become NaN: as zeros
-  they would pass for a model.
+  projection onto the ball. Weights whose norm overflows become NaN, because
+  zeros would pass for a valid model.
   """
   norm = tf.linalg.global_norm(weights)
   clip = tf.constant(l2_norm_clip, norm.dtype)
@@ -39,7 +39,7 @@ def descend(
   learning_rate: float,
   l2_regularization: float,
 ) -> list[tf.Tensor]:
-  """One step: w - eta (gradient + lambda w)."""
+  """Takes one step: w - eta (gradient + lambda w)."""
 
   def stepped(weight, gradient):
     if l2_regularization:
@@ -59,7 +59,7 @@ def gradient_step(
   l2_norm_clip: float | None,
   l2_regularization: float = 0.0,
 ) -> list[tf.Tensor]:
-  """One full-batch gradient step, then the projection if there is a clip."""
+  """Takes one full-batch gradient step, then projects if there is a clip."""
   weights = list(weights)
   with tf.GradientTape() as tape:
     tape.watch(weights)
@@ -121,7 +121,7 @@ def repeat(
 ) -> list[tf.Tensor]:
   """Applies `step(index, weights)` for index = 0 to num_steps - 1.
 
-  In a loop of TensorFlow, unless there are at most `most_unrolled`.
+  Uses a TensorFlow loop, unless there are at most `most_unrolled` steps.
   """
   current = list(weights)
   if num_steps <= most_unrolled:

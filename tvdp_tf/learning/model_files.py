@@ -1,6 +1,6 @@
 """Models by name: those of `models`, or your own in a file saved by Keras.
 
-Like any program, load a file only from somebody you trust. Its model must have
+Like a program, a file must come from somebody you trust. Its model must have
 one input and one output, and no non-trainable weights. If it uses your own
 classes, name their module with `--import`:
 
@@ -24,19 +24,19 @@ _FILE = 'keras:'
 
 
 def find(name: str) -> models.ModelSpec:
-  """The spec of a name: a key of `models.MODELS`, or keras:PATH.
+  """Finds the spec for a name: a key of `models.MODELS`, or keras:PATH.
 
   The loss of a file's model is the cross-entropy of its classes, or of its
-  sigmoid; of one score it is the hinge loss. A softmax or sigmoid at the end is
-  left to the loss, as by `own_model`.
+  sigmoid; for one score it is the hinge loss. A softmax or sigmoid at the end
+  is left to the loss, as in `own_model`.
 
   Raises:
-    ValueError: If there is none, or the file does not hold a model.
+    ValueError: If there is no such spec, or the file does not hold a model.
   """
   if name in models.MODELS:
     return models.MODELS[name]
   path = pathlib.Path(str(name).removeprefix(_FILE))
-  # Other formats hold code that Keras runs.
+  # Other formats contain code that Keras runs.
   if path.suffix != '.keras' or not path.is_file():
     raise ValueError(
       f'model must be one of {", ".join(models.MODELS)} or {_FILE}PATH of an '
@@ -47,10 +47,10 @@ def find(name: str) -> models.ModelSpec:
 
 
 class _File:
-  """A file, and how to make models like the one in it.
+  """A model file, from which similar models can be built.
 
   Attributes:
-    loss: What they are trained with.
+    loss: The loss that they are trained with.
   """
 
   def __init__(self, path: pathlib.Path):
@@ -66,10 +66,10 @@ class _File:
   def build(
     self, input_shape: Sequence[int], num_classes: int, seed: int
   ) -> tf.keras.Model:
-    """The model, for examples of a shape.
+    """Builds the model for examples of a shape.
 
     Raises:
-      ValueError: If it is not for them, or for so many classes.
+      ValueError: If the shape or the number of classes does not fit the model.
     """
     input_shape = tuple(input_shape)
     if input_shape not in self._own:
@@ -90,18 +90,18 @@ _OF_KERAS = ('keras', 'tensorflow')
 
 
 def load_file(path: pathlib.Path) -> tf.keras.Model:
-  """A model of one input and one output.
+  """Loads a model with one input and one output.
 
   Args:
     path: A `.keras` file.
 
   Raises:
-    ValueError: If there is no such model in it, with what to do about it.
+    ValueError: If it holds no such model; the message tells what to do.
   """
   try:
     with functional.unfused():
       model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
-  # Keras fails with anything from OSError to KeyError.
+  # Keras raises anything from OSError to KeyError.
   except Exception as error:
     own = dict(_own_classes(path))
     if own:
@@ -118,7 +118,7 @@ def load_file(path: pathlib.Path) -> tf.keras.Model:
   _check_one('input', _input_shape(model))
   try:
     symbolic = model.input_shape[0] is None and bool(model.output_shape)
-  except AttributeError:  # Of a class of one's own: Keras has no graph of it.
+  except AttributeError:  # Keras has no graph of a user's class.
     symbolic = False
   if not symbolic:
     inputs = tf.keras.Input(tuple(_input_shape(model))[1:])
@@ -128,13 +128,13 @@ def load_file(path: pathlib.Path) -> tf.keras.Model:
 
 
 def _input_shape(model: tf.keras.Model) -> Any:
-  """What a model was built for; Keras 3 does not say it of a graph."""
+  """The shape a model was built for; Keras 3 does not know it for graphs."""
   shape = model.get_build_config().get('input_shape')
   return model.input_shape if shape is None else shape
 
 
 def _check_one(what: str, shapes: Any) -> None:
-  """Checks that a shape is of one array [n, ...], not several of them."""
+  """Checks that a shape is that of one array [n, ...], not of several."""
   parts = [*shapes.values()] if isinstance(shapes, dict) else shapes
   if any(isinstance(part, list | tuple | dict) for part in parts):
     raise ValueError(
@@ -144,7 +144,7 @@ def _check_one(what: str, shapes: Any) -> None:
 
 
 def _own_classes(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Classes in the file that Keras does not bring, with their modules."""
+  """Yields classes in the file that are not Keras's, with their modules."""
   try:
     with zipfile.ZipFile(path) as file:
       found = [json.loads(file.read('config.json'))]

@@ -1,4 +1,4 @@
-"""How many parameters the models have, without TensorFlow.
+"""The models' numbers of parameters, computed without TensorFlow.
 
 >>> FORMULAS['mlp']((28, 28, 1), 10)
 25450
@@ -35,7 +35,7 @@ def check_cnn(input_shape: Sequence[int]) -> None:
 
 
 def _dense(inputs: int, *widths: int) -> int:
-  """Weights and biases of dense layers in a row."""
+  """Number of weights and biases of a stack of dense layers."""
   ends = zip((inputs, *widths), widths, strict=False)
   return sum((width_in + 1) * width_out for width_in, width_out in ends)
 
@@ -62,8 +62,8 @@ def _cnn(input_shape: Sequence[int], num_classes: int) -> int:
   return convolutions + _dense(16 * height * width, 120, 84, num_classes)
 
 
-# Model -> of (shape of an example, number of classes); a ValueError if they do
-# not fit the model.
+# Model -> function of (shape of an example, number of classes), which raises
+# ValueError if they do not fit the model.
 FORMULAS: dict[str, Callable[[Sequence[int], int], int]] = {
   'mlp': _mlp,
   'svm': _svm,

@@ -14,14 +14,14 @@ class ModelSpec:
   """How to build a model, and the loss that it is trained with.
 
   Attributes:
-    name: The word of `--model`.
+    name: The value of `--model`.
     build: (input shape, number of classes, seed) -> an uncompiled Keras model
-      of outputs [n, classes], or [n, 1] for the score of the second of two
+      with outputs [n, classes], or [n, 1] for the score of the second of two
       classes; equal arguments give equal weights.
     loss: Keras loss of (labels [n], outputs [n, classes]), averaged over n;
-      Keras's cross-entropy becomes one that takes `any_label`.
-    l2_regularization: lambda: training adds lambda/2 ||w||^2 to the loss. It
-      does not depend on the data, so it is added beside clipping and noise.
+      Keras's cross-entropy is replaced by one that accepts `any_label`.
+    l2_regularization: lambda: training adds lambda/2 ||w||^2 to the loss. The
+      term does not depend on the data, so it bypasses clipping and noise.
   """
 
   name: str
@@ -63,7 +63,7 @@ def build_mlp(
 def build_svm(
   input_shape: Sequence[int], num_classes: int, seed: int
 ) -> tf.keras.Model:
-  """A linear support vector machine: one score, its sign the class.
+  """A linear support vector machine: the sign of one score is the class.
 
   Raises:
     ValueError: If there are not two classes.
@@ -83,10 +83,10 @@ def build_svm(
 def build_linear(
   input_shape: Sequence[int], num_classes: int, seed: int
 ) -> tf.keras.Model:
-  """A softmax regression: one layer, from zero, without a bias.
+  """Softmax regression: one layer that starts from zero, without a bias.
 
-  A bias would take up half of the norm that gradients are clipped to, where
-  features have norm 1. Features that need one hold a constant.
+  With features of norm 1, a bias would take up half of the norm that gradients
+  are clipped to. Features that need a bias contain a constant.
   """
   del seed  # The problem is convex.
   return tf.keras.Sequential(
@@ -146,10 +146,10 @@ def build_cnn(
 
 
 class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
-  """The cross-entropy of a softmax of scores [n, classes] and labels [n].
+  """The softmax cross-entropy of scores [n, classes] and labels [n].
 
-  A label that is no class has no gradient. TensorFlow's own op fails on it, and
-  its message shows the labels of all examples.
+  A label that is not a class has a zero gradient. TensorFlow's own op would
+  fail on it, with a message that shows the labels of all examples.
   """
 
   def __init__(self, from_logits: bool = True, **kwargs):
@@ -158,22 +158,22 @@ class CrossEntropyLoss(tf.keras.losses.SparseCategoricalCrossentropy):
 
   def call(self, labels, scores):
     """The loss of each example, [n]."""
-    labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)  # Keras 3 has floats.
+    labels = tf.cast(tf.reshape(labels, [-1]), tf.int32)  # Floats in Keras 3.
     classes = tf.clip_by_value(labels, 0, scores.shape[-1] - 1)
-    # By rows: `tf.where`, which broadcasts, takes several times as long. And
-    # not by ==, which asks for identity in TFF's graphs.
+    # `tf.where`, which broadcasts, takes several times as long as `Select`, and
+    # == compares identity in TFF's graphs.
     scores = tf.raw_ops.Select(
       condition=tf.equal(labels, classes), x=scores, y=tf.zeros_like(scores)
     )
     if self._is_of_scores and tf_config.is_op_determinism_enabled():
-      # TensorFlow gathers by label then: a failing op on a GPU's way back.
+      # In this mode TensorFlow gathers by label: its gradient fails on a GPU.
       targets = tf.one_hot(classes, scores.shape[-1], dtype=scores.dtype)
       return tf.nn.softmax_cross_entropy_with_logits(targets, scores)
     return super().call(classes, scores)
 
 
 def any_label(loss: tf.keras.losses.Loss) -> tf.keras.losses.Loss:
-  """The loss itself, or `CrossEntropyLoss` in the place of Keras's own."""
+  """Returns the loss, or `CrossEntropyLoss` in place of Keras's own."""
   if type(loss) is tf.keras.losses.SparseCategoricalCrossentropy:
     config = loss.get_config()
     names = ('from_logits', 'ignore_class', 'reduction', 'name')
@@ -191,13 +191,13 @@ class HingeLoss(tf.keras.losses.Loss):
   """mean(max(0, 1 - y s)), y = -1 or +1 for labels 0 and 1."""
 
   def call(self, labels, scores):
-    """The loss of each example, [n], of labels [n] and scores [n, 1]."""
+    """The loss of each example, [n], for labels [n] and scores [n, 1]."""
     signs = 2 * tf.cast(tf.reshape(labels, [-1]), scores.dtype) - 1
     return tf.nn.relu(1 - signs * tf.squeeze(scores, axis=-1))
 
 
 class LogisticLoss(tf.keras.losses.Loss):
-  """The cross-entropy of a sigmoid of scores [n, 1] and labels 0 or 1, [n]."""
+  """The sigmoid cross-entropy of scores [n, 1] and labels 0 or 1, [n]."""
 
   def call(self, labels, scores):
     """The loss of each example, [n]."""

@@ -32,18 +32,18 @@ _PHILOX = 1  # `alg` of the stateless random ops.
 # sqrt(-2 ln 2^-106): the largest absolute value of a drawn normal.
 LARGEST_NORMAL = math.sqrt(2 * 106 * math.log(2))
 
-# Further draws with a key would be the first ones again.
+# More draws with the same key would repeat the first ones.
 MOST_RELEASES = 2**24
 
-# In a seeded key, in the place of a client.
+# Replaces the client in a seeded key.
 SERVER = 2**32 - 1
 
 
 def seeded_noise_key(seed: int, round_number: int, client: int) -> np.ndarray:
   """The key of one client's release in one round of a seeded simulation.
 
-  A seed that the server knows lets it subtract the noise: seeds are for tests
-  and simulation, not for a deployment.
+  A server that knows the seed can subtract the noise: use seeds for tests and
+  simulation, not in a deployment.
 
   Args:
     seed: Seed of the run, in [0, 2**63).
@@ -63,22 +63,22 @@ def seeded_noise_key(seed: int, round_number: int, client: int) -> np.ndarray:
 
 
 def fresh_noise_key() -> np.ndarray:
-  """An unpredictable key, int64 [2]: 128 bits of the system's entropy."""
+  """Returns an unpredictable key, int64 [2]: 128 bits of system entropy."""
   return np.frombuffer(secrets.token_bytes(16), np.int64)
 
 
 def system_noise_key() -> tf.Tensor:
-  """Like `fresh_noise_key`, but drawn inside a graph, by whoever executes it.
+  """Like `fresh_noise_key`, but drawn inside a graph, where it is executed.
 
   It reads the Linux kernel's generator. TensorFlow's own stateful random ops
-  would not do: a process seeds them all with a single 32-bit number
+  are not suitable: a process seeds them all with a single 32-bit number
   (tsl/platform/random.cc), which can be searched exhaustively.
 
   Returns:
-    int64 tensor [2] of 122 bits of entropy, another in every execution.
+    int64 tensor [2] with 122 bits of entropy, a new one in every execution.
   """
-  # A data set, for `tf.io.read_file` of a constant name may be folded to a
-  # constant: to the same key for everybody.
+  # A data set, because `tf.io.read_file` of a constant name may be folded to a
+  # constant: the same key for everybody.
   lines = tf.data.TextLineDataset('/proc/sys/kernel/random/uuid')
   uuid = lines.take(1).get_single_element()
   return tf.stack(
@@ -95,7 +95,7 @@ def _bits(
   release: int | tf.Tensor,
   words: int = 2,
 ) -> tf.Tensor:
-  """The beginning of Philox's stream of a key, uint64 [words, pairs]."""
+  """Returns the start of a key's Philox stream, uint64 [words, pairs]."""
   key = tf.bitcast(noise_key, tf.uint64)
   # The second word goes into the high half of Philox's counter, the release
   # into the top of the low half, whose rest counts the blocks of one draw.
@@ -112,13 +112,13 @@ def _bits(
 
 
 def _uniforms(bits: tf.Tensor) -> tf.Tensor:
-  """Multiples of 2**-53 in [0, 1), float64, from the upper 53 bits of each."""
+  """Maps the upper 53 bits of each word to multiples of 2**-53 in [0, 1)."""
   shifted = tf.bitwise.right_shift(bits, tf.constant(11, tf.uint64))
   return tf.cast(tf.bitcast(shifted, tf.int64), tf.float64) * 2.0**-53
 
 
 def _signed(values: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
-  """Values >= 0, float64, with a sign from the lowest bit of each."""
+  """Gives float64 values >= 0 a sign, from the lowest bit of each word."""
   signs = tf.bitwise.left_shift(bits, tf.constant(63, tf.uint64))
   return tf.bitcast(
     tf.bitwise.bitwise_or(tf.bitcast(values, tf.uint64), signs), tf.float64
@@ -138,7 +138,7 @@ def _cosine(quadrants: tf.Tensor) -> tf.Tensor:
   sums = tf.math.polyval(
     [tf.constant(c, tf.float64) for c in coefficients], tf.square(quadrants)
   )
-  # Rounded, it may leave the range.
+  # Rounding errors may leave the range.
   return tf.clip_by_value(sums, 0.0, 1.0)
 
 
@@ -152,8 +152,8 @@ def _radius(
   Args:
     uniforms: float64 [pairs].
     finer: Draws float64 [pairs], uniforms in (0, 1] for the place within the
-      last interval, from 0 to `least`; called where one is in it.
-    least: The step.
+      last interval, from 0 to `least`. Only called if a uniform is in it.
+    least: The step of the uniforms.
   """
   is_last = tf.equal(uniforms, tf.constant(least, tf.float64))
   uniforms = tf.cond(
@@ -167,17 +167,17 @@ def _radius(
 def standard_normal(
   noise_key: tf.Tensor, size: int | tf.Tensor, release: int | tf.Tensor = 0
 ) -> tf.Tensor:
-  """Draws `size` independent N(0, 1) values by Box and Muller's transform.
+  """Draws `size` independent N(0, 1) values by the Box-Muller transform.
 
   The transform works in float64. The radius comes from 53 bits, and from 53
-  more where the first are all ones, so that values reach `LARGEST_NORMAL`,
-  12.1 standard deviations, before the tail is cut; what is cut counts as part
-  of delta (`privacy.noise_distance`). The angle is drawn in the first quadrant,
-  and each coordinate gets a sign of its own. The sine comes from the cosine:
-  its error is below 2e-8, and below 2e-15 but for one angle in ten.
+  more if the first are all ones, so that values reach `LARGEST_NORMAL`, 12.1
+  standard deviations, before the tail is cut; the cut tail counts as part of
+  delta (`privacy.noise_distance`). The angle is drawn in the first quadrant,
+  and each coordinate gets its own random sign. The sine is computed from the
+  cosine: its error is below 2e-8, and below 2e-15 except for one angle in ten.
 
-  `tf.vectorized_map` cannot have it: further words are drawn where they are
-  needed.
+  It does not work within `tf.vectorized_map`, because it draws further words
+  only where they are needed.
 
   Args:
     noise_key: int64 tensor [2]; the stream is a pure function of it.
@@ -192,13 +192,13 @@ def standard_normal(
   uniforms = _uniforms(bits)
 
   def finer():
-    # The words that follow those, which are hardly ever needed.
+    # The words after those; they are hardly ever needed.
     return 1.0 - _uniforms(_bits(noise_key, pairs, release, words=3)[2])
 
   radius = _radius(1.0 - uniforms[0], finer)
   cosine = _cosine(uniforms[1])
   sine = tf.sqrt((1.0 - cosine) * (1.0 + cosine))
-  # Not `radius * tf.stack(...)`: a product that broadcasts takes far longer.
+  # Not `radius * tf.stack(...)`: a broadcasting product takes far longer.
   normal = _signed(tf.stack([radius * cosine, radius * sine]), bits)
   return tf.reshape(normal, [-1])[:size]
 
@@ -208,10 +208,10 @@ def standard_laplace(
 ) -> tf.Tensor:
   """Draws `size` independent Laplace values of standard deviation 1.
 
-  The difference of two exponentials, of scale 1/sqrt(2).
+  Each is the difference of two exponentials of scale 1/sqrt(2).
 
   Args:
-    noise_key: As for `standard_normal`, as the others.
+    noise_key: As for `standard_normal`, like the other arguments.
     size: Number of values.
     release: Which of several independent draws with this key.
 
@@ -226,18 +226,18 @@ GAUSSIAN = 'gaussian'
 LAPLACE = 'laplace'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 CONTINUOUS = {GAUSSIAN: standard_normal, LAPLACE: standard_laplace}
-# Of a mechanism whose noise is Gaussian.
+# The distributions of a mechanism with Gaussian noise.
 GAUSSIANS = {
   noise_distance.CONTINUOUS: GAUSSIAN,
   noise_distance.DISCRETE: DISCRETE_GAUSSIAN,
 }
 
-# What is added to discrete noise is below it, lest a sum overflow.
+# Values are below it when discrete noise is added, so that no sum overflows.
 _MOST_STEPS = 2.0**61
 
 
 def _grid(noise_stddev: tf.Tensor) -> tf.Tensor:
-  """The grid step: the noise's standard deviation is a fixed multiple of it."""
+  """The grid step; the noise's standard deviation is a fixed multiple of it."""
   stddev = tf.convert_to_tensor(noise_stddev, dtype_hint=tf.float64)
   return tf.cast(stddev, tf.float64) / discrete_gaussian.GRID_STDDEV
 
@@ -248,29 +248,29 @@ def _steps(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
 
 
 def truncated(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
-  """A value in steps of the grid of discrete noise, cut off towards zero.
+  """Converts a value to steps of the noise grid, truncated towards zero.
 
-  It is no longer than before, in any norm: sums of such integers are exact, and
-  a clip of what is summed is the sensitivity of the sum.
+  The result is no longer than the value, in any norm. Sums of such integers are
+  exact, so the clip of the summed values is the sensitivity of the sum.
 
   Args:
     value: Float tensor, finite.
-    noise_stddev: Scalar, of the noise that the sum will get.
+    noise_stddev: Scalar, standard deviation of the noise that the sum will get.
 
   Returns:
     int64 tensor.
   """
-  # The quotient is rounded: it may be a bit longer than the true one.
+  # The quotient is rounded, so it may slightly exceed the true one.
   steps = _steps(value, noise_stddev) * (1 - 2.0**-51)
   return tf.cast(steps, tf.int64)  # Towards zero.
 
 
 def nearest(value: tf.Tensor, noise_stddev: tf.Tensor) -> tf.Tensor:
-  """A value in steps of the grid of discrete noise, rounded to the nearest.
+  """Converts a value to steps of the noise grid, rounded to the nearest.
 
   Args:
     value: Float tensor, finite.
-    noise_stddev: Scalar, of the noise that it will get.
+    noise_stddev: Scalar, standard deviation of the noise that it will get.
 
   Returns:
     int64 tensor.
@@ -287,10 +287,10 @@ def discrete_steps(
   """Adds discrete Gaussian noise of standard deviation 2^31.
 
   Args:
-    steps: int64 tensors of static shapes: one release.
+    steps: int64 tensors of static shapes, as one release.
     noise_key: int64 tensor [2].
-    release: As of `perturb`, as the next.
-    drawn: What is added, in the place of a draw by key and release.
+    release: As for `perturb`.
+    drawn: As for `perturb`: noise to add instead of drawing by key and release.
 
   Returns:
     int64 tensors of the same shapes.
@@ -309,7 +309,7 @@ def _perturb_discretely(
   release: int | tf.Tensor,
   drawn: tf.Tensor | None,
 ) -> list[tf.Tensor]:
-  # Neighbours of one kind go through each op together.
+  # Consecutive tensors of one kind go through each op together.
   steps = flat.concatenated(
     [
       flat.concatenated(list(kind))
@@ -321,7 +321,7 @@ def _perturb_discretely(
     ]
   )
   (noised,) = discrete_steps([steps], noise_key, release, drawn)
-  # What follows the sum of integers is a function of it: post-processing.
+  # Everything after the sum of integers is post-processing.
   values = tf.cast(noised, tf.float64) * _grid(noise_stddev)
   return [
     part if tensor.dtype == tf.int64 else tf.cast(part, tensor.dtype)
@@ -339,22 +339,22 @@ def perturb(
 ) -> list[tf.Tensor]:
   """Adds N(0, noise_stddev**2 I), as in the paper's eq-noised-parameter.
 
-  With distribution 'discrete_gaussian' the values are rounded to a grid of
-  2^-31 standard deviations, and the noise is a discrete Gaussian on it: exact,
-  from ChaCha20, and without a trace of the value in its low bits. The rounding
-  adds to the sensitivity (`noise_distance.rounding_of_grid`), except to
-  integers.
+  With distribution 'discrete_gaussian', the values are rounded to a grid of
+  2^-31 standard deviations, and the noise is a discrete Gaussian on this grid:
+  exact, from ChaCha20, and without a trace of the value in its low bits. The
+  rounding adds to the sensitivity (`noise_distance.rounding_of_grid`), except
+  for integers.
 
   Args:
-    tensors: Float tensors of static shapes: one release. With discrete noise,
-      int64 tensors are taken for steps of the grid (`truncated`).
+    tensors: Float tensors of static shapes, as one release. With discrete
+      noise, int64 tensors are taken as steps of the grid (`truncated`).
     noise_stddev: Scalar, standard deviation of every added value.
     noise_key: int64 tensor [2].
-    release: As in `standard_normal`; a pair of key and release is used once.
+    release: As in `standard_normal`. Use each pair of key and release once.
     distribution: A key of `CONTINUOUS`, or `DISCRETE_GAUSSIAN`.
-    drawn: With discrete noise: int64 [values], of `discrete_gaussian`, that
-      nothing else is perturbed with, in the place of a draw by this key and
-      release.
+    drawn: With discrete noise: int64 [values] from `discrete_gaussian`, to use
+      instead of drawing by this key and release. It must not perturb anything
+      else.
 
   Returns:
     The perturbed tensors, of the same shapes and dtypes; float64 for integers.

@@ -4,12 +4,12 @@ The folder holds NumPy arrays, written by `np.save`:
 
   train_features.npy   uint8 [n, ...], divided by 255 when read, or float32
   train_labels.npy     integers [n], in [0, num_classes)
-  test_features.npy    as the training part's; public, and held in memory
+  test_features.npy    like train_features.npy; public, and held in memory
   test_labels.npy      integers; the largest of them is num_classes - 1
-  train_users.npy      with --split=natural: integers [users], how many of the
-                       examples each user has, which come in the users' order
+  train_users.npy      with --split=natural: integers [users], the number of
+                       examples of each user; the examples are sorted by user
 
-Training holds only the examples of the current and of the next cohort.
+Training holds only the examples of the current and the next cohort in memory.
 """
 
 import pathlib
@@ -24,20 +24,20 @@ _FEATURES_DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
 class Examples:
-  """The features of a file; what is indexed is read.
+  """The features in a file, which are read when they are indexed.
 
   Attributes:
     shape: [n, ...].
-    dtype: float32, of what is read.
+    dtype: float32, the dtype of what is read.
   """
 
   dtype = np.dtype(np.float32)
 
   def __init__(self, path: pathlib.Path):
-    """Opens the file, and reads its header alone.
+    """Opens the file, and reads only its header.
 
     Raises:
-      DatasetUnavailableError: If it is none of features.
+      DatasetUnavailableError: If the file does not hold features.
     """
     self._rows = _opened(path)
     if self._rows.dtype not in _FEATURES_DTYPES or self._rows.ndim < 2:
@@ -51,12 +51,12 @@ class Examples:
     return len(self._rows)
 
   def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-    """All of them."""
+    """Reads all examples."""
     del copy
     return self[:].astype(dtype or np.float32, copy=False)
 
   def __getitem__(self, index: Any) -> np.ndarray:
-    """Examples, float32: a copy."""
+    """Reads examples as a float32 copy."""
     rows = self._rows[index]
     read = aligned.empty(rows.shape, np.float32)
     if rows.dtype == np.uint8:
@@ -67,7 +67,7 @@ class Examples:
 
 
 def _opened(path: pathlib.Path) -> np.ndarray:
-  """A file's array, mapped into memory."""
+  """Maps a file's array into memory."""
   try:
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
@@ -81,7 +81,7 @@ def _opened(path: pathlib.Path) -> np.ndarray:
 
 
 def _integers(path: pathlib.Path, least: int) -> np.ndarray:
-  """A file's integers [n], in memory; all at least so large."""
+  """Reads a file's integers [n]; all must be at least `least`."""
   found = np.array(_opened(path))
   if found.ndim != 1 or found.dtype.kind not in 'iu' or not len(found):
     raise errors.DatasetUnavailableError(
@@ -108,13 +108,13 @@ def _labels(path: pathlib.Path, num_examples: int) -> np.ndarray:
 def load(
   folder: str,
 ) -> tuple[Examples, np.ndarray, np.ndarray, np.ndarray, int]:
-  """Training features and labels, test features and labels, and num_classes.
+  """Returns (train features, labels, test features, labels, num_classes).
 
   Args:
-    folder: As above.
+    folder: A folder as described above.
 
   Raises:
-    DatasetUnavailableError: If a file is missing or is not as above.
+    DatasetUnavailableError: If a file is missing or is not as described above.
   """
   place = pathlib.Path(folder)
   train, test = (
@@ -138,10 +138,10 @@ def load(
 
 
 def users(folder: str) -> list[range]:
-  """Each user's examples, as `train_users.npy` says.
+  """Returns each user's examples, according to `train_users.npy`.
 
   Raises:
-    DatasetUnavailableError: If it is missing or does not fit the examples.
+    DatasetUnavailableError: If that is missing or does not fit the examples.
   """
   path = pathlib.Path(folder) / 'train_users.npy'
   counts = _integers(path, 1)

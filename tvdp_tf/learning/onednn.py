@@ -3,24 +3,24 @@
 An example's gradient must depend on that example only, and a client's update on
 that client only, however many are computed at once. Some of oneDNN's kernels in
 TensorFlow break this: concurrent calls read and write each other's memory. A
-function has one kernel for each of its ops, shared by all of its calls: those
+function has one kernel for each of its ops, which all of its calls share: those
 of several threads, and parallel iterations of a loop.
 
 Every kernel of TensorFlow 2.14 was searched for members that a call writes
-without a lock:
+without a lock. Two kinds were found:
 
-* `FusedBatchNorm` stores the number of channels, and the location of the
-  statistics, of the last call
+* `FusedBatchNorm` stores the number of channels and the location of the
+  statistics of the last call
   (https://github.com/tensorflow/tensorflow/pull/99852). Models avoid it
   (`functional`); calls in TFF's own algorithms run one at a time
   (`kept_apart`).
 * A convolution that Grappler has fused with a bias and an addition stores where
-  it copies the addend. Nothing is fused (`CALL_OPTIONS`), at no measurable
+  it copies the addend. Fusing is turned off (`CALL_OPTIONS`), at no measurable
   cost.
 
 In newer versions, such as 2.21, batched matrix products read and write outside
 of their tensors (https://github.com/tensorflow/tensorflow/issues/117700).
-oneDNN must be off there.
+oneDNN must be turned off there.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def is_used() -> bool:
 
 def _call_options() -> bytes:
   config = tf.compat.v1.ConfigProto()
-  # Else an op that a GPU lacks, of strings for one, fails the call there.
+  # Else an op without a GPU kernel, such as one on strings, fails the call.
   config.allow_soft_placement = True
   if is_used():
     rewriting = config.graph_options.rewrite_options
@@ -54,19 +54,19 @@ def _call_options() -> bytes:
   return config.SerializeToString()
 
 
-# The `config_proto` of an op that calls a function.
+# The `config_proto` for ops that call a function.
 CALL_OPTIONS = _call_options()
 
 
 def require_sound() -> None:
-  """Sees to it that functions mix nothing that they compute at once.
+  """Ensures that concurrent calls of functions do not mix their data.
 
-  From then on Grappler fuses no ops in what this thread calls, and any thread
-  that has not called a function yet: TensorFlow keeps the options of a call by
-  thread, from the first call on.
+  From then on, Grappler fuses no ops in functions called by this thread, or by
+  any thread that has not called a function yet: TensorFlow keeps call options
+  per thread, from its first call on.
 
   Raises:
-    ValueError: If a newer TensorFlow than 2.14 uses oneDNN.
+    ValueError: If a TensorFlow newer than 2.14 uses oneDNN.
   """
   if not is_used():
     return
@@ -82,7 +82,7 @@ def require_sound() -> None:
 
 _CONVOLUTIONS = frozenset(('Conv2D', 'Conv3D', 'DepthwiseConv2dNative'))
 _ADDITIONS = frozenset(('Add', 'AddV2', 'AddN'))
-# What comes out of a function may be a convolution there.
+# Ops that call functions; their results may come from a convolution there.
 _CALLS = frozenset(
   (
     *('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall'),
@@ -99,7 +99,7 @@ class _Scope:
     self._results = list(results)
 
   def _producer(self, tensor: str) -> Any:
-    """The node whose value it is; None of a function's argument."""
+    """Returns the node that computes it; None for a function's argument."""
     node = self.nodes.get(tensor.partition(':')[0])
     while node is not None and node.op == 'Identity':
       node = self.nodes.get(node.input[0].partition(':')[0])
@@ -130,8 +130,9 @@ def kept_apart(
 ) -> bool:
   """Whether a graph has ops that must not run concurrently with themselves.
 
-  If so, its loops are changed in place: an iteration starts when the previous
-  one has ended. The caller must not run two calls of the graph at once.
+  If so, its loops are changed in place, so that an iteration only starts when
+  the previous one has ended. The caller must not run two calls of the graph at
+  once.
 
   Args:
     graph_def: The graph.

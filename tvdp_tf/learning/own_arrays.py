@@ -1,6 +1,6 @@
-"""Checks features and labels that a caller or a caller's loader brings.
+"""Checks features and labels from a caller or from a caller's loader.
 
-The text of an error shows no values: some of them are private.
+Error messages show no values, because some of them are private.
 """
 
 import numbers
@@ -13,7 +13,7 @@ from tvdp_tf.learning import on_disk
 
 
 def _column(frame: Any, place: int) -> str:
-  """The name of a frame's column, in words for an error."""
+  """Describes a frame's column for an error message."""
   columns = getattr(frame, 'columns', None)
   if columns is None:
     return ''
@@ -21,7 +21,7 @@ def _column(frame: Any, place: int) -> str:
 
 
 def _column_of_no_numbers(frame: Any) -> str:
-  """The first of a frame's columns that are of something else."""
+  """Describes a frame's first column that does not hold numbers."""
   for place, dtype in enumerate(getattr(frame, 'dtypes', ())):
     if getattr(dtype, 'kind', 'O') not in 'biuf':
       return f'{_column(frame, place)}: make numbers of its categories'
@@ -32,7 +32,7 @@ def _array(name: str, value: Any) -> np.ndarray:
   frame = value
   if hasattr(value, 'to_numpy'):  # A data frame, or a column of one.
     value = value.to_numpy()
-  elif hasattr(value, 'toarray'):  # A sparse matrix of SciPy's.
+  elif hasattr(value, 'toarray'):  # A SciPy sparse matrix.
     value = value.toarray()
   if np.ma.is_masked(value):
     raise ValueError(f'{name} must have all its numbers, got masked ones')
@@ -43,7 +43,7 @@ def _array(name: str, value: Any) -> np.ndarray:
   if array.dtype == object and all(
     isinstance(one, (numbers.Real, np.bool_)) for one in array.flat
   ):
-    array = array.astype(np.float64)  # A frame's columns of several types.
+    array = array.astype(np.float64)  # A frame with columns of several types.
   if array.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} must hold numbers alone, got the dtype {array.dtype}'
@@ -63,15 +63,15 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 
 def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
-  """Examples [n, ...], a copy.
+  """Copies and checks examples [n, ...].
 
   Args:
-    name: Of the value, for errors.
+    name: Name of the value, for error messages.
     value: An array, a data frame or the like.
-    dtype: Of the model's input.
+    dtype: Dtype of the model's input.
 
   Raises:
-    ValueError: If a number is not finite, or not one of `dtype`.
+    ValueError: If a number is not finite, or does not fit `dtype`.
   """
   array = _array(name, value)
   if array.dtype.kind == 'f' and dtype.kind != 'f':
@@ -79,7 +79,7 @@ def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
       f'{name} must hold whole numbers for a model of {dtype}, got the dtype '
       f'{array.dtype}'
     )
-  # What a user has is the caller's to change: a copy.
+  # A copy, because the caller may change the original.
   with np.errstate(all='ignore'):
     copy = np.array(array, dtype)
   kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
@@ -92,10 +92,10 @@ def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def labels(name: str, value: Any, num_classes: int) -> np.ndarray:
-  """Class numbers, int32 [n].
+  """Checks labels and returns them as class numbers, int32 [n].
 
   Args:
-    name: Of the value, for errors.
+    name: Name of the value, for error messages.
     value: Class numbers [n] or [n, 1], or one-hot [n, num_classes].
     num_classes: How many classes there are.
 
@@ -120,13 +120,13 @@ def labels(name: str, value: Any, num_classes: int) -> np.ndarray:
 
 
 def dataset_fields(found: Any) -> dict[str, Any]:
-  """The fields of a `datasets.Dataset` of a caller's loader, checked.
+  """Checks the fields of a `datasets.Dataset` from a caller's loader.
 
   Args:
     found: The `Dataset`.
 
   Raises:
-    ValueError: If one of them cannot be used.
+    ValueError: If a field cannot be used.
   """
   fields: dict[str, Any] = {
     'name': found.name,

@@ -1,4 +1,4 @@
-"""Converts arrays, data frames and `tf.data` sets to users with data.
+"""Converts arrays, data frames and `tf.data` data sets to users with data.
 
 The training data are inspected only to refuse invalid values. The number of
 classes is taken from the model.
@@ -14,15 +14,15 @@ import tensorflow as tf
 
 from tvdp_tf.learning import datasets, own_arrays
 
-# Examples, 8 bytes a value of which are held.
+# Number of examples; each value takes 8 bytes while they are hashed.
 _HASHED_AT_ONCE = 1024
 
 
 def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
-  """Shape of one example, of x and y as of `dataset`, before it is checked.
+  """Shape of one example of `dataset`'s x and y, before they are checked.
 
   Raises:
-    ValueError: If there is none.
+    ValueError: If there is no example.
   """
   first = x
   if y is None and isinstance(x, (list, tuple)):
@@ -56,27 +56,27 @@ def dataset(
   dtype: np.dtype,
   user_ids: Any = None,
 ) -> tuple[datasets.Dataset, list[np.ndarray] | None]:
-  """The data set of the caller's data.
+  """Builds a data set from the caller's data.
 
   Args:
-    x: Examples [n, ...] of all users, an array, a data frame or the like; or a
-      list, with an entry for each user: a pair of such examples and labels, or
-      a `tf.data.Dataset` of (example, label), in batches or not.
+    x: Examples [n, ...] of all users, as an array, a data frame or the like; or
+      a list with one entry per user: a pair of such examples and labels, or a
+      `tf.data.Dataset` of (example, label), batched or not.
     y: Labels [n] of the examples of all users, in [0, num_classes), or one-hot
       [n, num_classes]; None with a list of users.
-    test: A pair or a data set as above, public.
-    num_classes: How many classes there are.
-    dtype: Of examples.
-    user_ids: [n], whose each of the examples of all users is: integers or
-      strings. None if they are to be dealt out, or with a list of users.
+    test: Public test data: a pair or a `tf.data.Dataset` as above.
+    num_classes: Number of classes.
+    dtype: Dtype of the examples.
+    user_ids: [n], the user of each example: integers or strings. None to deal
+      the examples out to users, or with a list of users.
 
   Returns:
     The data set; and for each user the indices of its examples, in the order of
-    the list or of the sorted ids; None if they are to be dealt out.
+    the list or of the sorted ids, or None if they are to be dealt out.
 
   Raises:
-    ValueError: If it is something else, or the test is of x; the text shows no
-      values.
+    ValueError: If the data have another form, or the test data are part of x.
+      The message shows no values.
   """
   if test is None:
     raise ValueError(
@@ -94,8 +94,8 @@ def dataset(
       _check_index('users', x, user_ids)
       clients = _by_user(user_ids, len(parts[0][1]))
   else:
-    # Not one data set of all users: each time that it is read, as by a run that
-    # goes on, it may have another order, and an example another user.
+    # Not one `tf.data.Dataset` of all users: its order may change each time it
+    # is read, as in a resumed run, which would give an example another user.
     if not isinstance(x, (list, tuple)) or not len(x):
       raise ValueError(
         'y must be the labels of x, or x a list with the examples and labels,'
@@ -142,12 +142,12 @@ def dataset(
 
 
 def _examples_of(part: Any) -> Any:
-  """What has the examples of a part as it was given."""
+  """Returns the examples of a part, in the form they were given."""
   return part[0] if isinstance(part, (list, tuple)) else part
 
 
 def _share_memory(one: Any, other: Any) -> bool:
-  """Whether two are one, or have memory in common, as far as can be told."""
+  """Whether two objects are the same, or are known to share memory."""
   if one is other:
     return True
   if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
@@ -155,22 +155,22 @@ def _share_memory(one: Any, other: Any) -> bool:
   try:
     return np.shares_memory(one, other, max_work=10**5)
   except np.exceptions.TooHardError:
-    return False  # Odd strides.
+    return False  # Unusual strides.
 
 
 def _are_mostly_of(examples: np.ndarray, test: np.ndarray) -> bool:
-  """Whether most of the test are copies of examples.
+  """Whether most of the test data are copies of examples.
 
-  An example that is there twice tells nothing: in a table of few columns with
-  few values, any other may have the same.
+  A single duplicate proves nothing: in a table with few columns and few values,
+  different rows may be equal.
   """
   found, counts = np.unique(_hashes(examples), return_counts=True)
   return np.isin(_hashes(test), found[counts == 1]).mean() > 0.5
 
 
 def _hashes(examples: np.ndarray) -> np.ndarray:
-  """A number for each example, the same for equal ones, uint64 [n]."""
-  # A frame's columns are each in a row.
+  """Hashes each example to a number, uint64 [n]."""
+  # A frame stores its data by column.
   flat = np.ascontiguousarray(examples).reshape(len(examples), -1)
   flat = flat.view(np.uint8 if flat.itemsize % 4 else np.uint32)
   rng = np.random.default_rng(0)
@@ -185,7 +185,7 @@ def _hashes(examples: np.ndarray) -> np.ndarray:
 def _part(
   whose: str, part: Any, num_classes: int, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-  """(features, labels) of a user, or of the test."""
+  """Returns (features, labels) of a user, or of the test data."""
   if isinstance(part, tf.data.Dataset):
     part = _read(f'x {whose}'.strip(), part, num_classes)
   if not isinstance(part, (list, tuple)) or len(part) != 2:
@@ -206,7 +206,7 @@ def _part(
 
 
 def _check_index(name: str, x: Any, column: Any) -> None:
-  """Refuses a column that pandas says is of other rows than x."""
+  """Refuses a column whose pandas index differs from that of x."""
   indices: list[Any] = [getattr(given, 'index', None) for given in (x, column)]
   known = [index for index in indices if hasattr(index, 'equals')]
   if len(known) == 2 and not known[0].equals(known[1]):
@@ -217,7 +217,7 @@ def _check_index(name: str, x: Any, column: Any) -> None:
 
 
 def _check_columns(examples: Sequence[Any]) -> None:
-  """Refuses frames whose columns have other names, or another order."""
+  """Refuses frames whose columns differ in names or order."""
   columns: list[Any] = [getattr(one, 'columns', None) for one in examples]
   known = [names for names in columns if hasattr(names, 'equals')]
   if any(not names.equals(known[0]) for names in known[1:]):
@@ -228,7 +228,7 @@ def _check_columns(examples: Sequence[Any]) -> None:
 
 
 def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
-  """The indices of each user's examples, in the order of the sorted ids."""
+  """Returns the indices of each user's examples, in order of sorted ids."""
   if hasattr(user_ids, 'to_numpy'):  # A column of a frame.
     user_ids = user_ids.to_numpy()
   try:
@@ -258,7 +258,7 @@ def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
 
 
 def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
-  """(spec of the examples, whether they come in batches)."""
+  """Returns (spec of the examples, whether they come in batches)."""
   spec = data.element_spec
   if (
     not isinstance(spec, tuple)
@@ -272,7 +272,7 @@ def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
     )
   if data.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError(f'{name} must end, got a tf.data.Dataset that repeats')
-  # A batch has a size that is not known, or labels in a row.
+  # A batch has an unknown size, or a vector of labels.
   labels = spec[1].shape
   return spec[0], labels.rank == 2 or (
     labels.rank == 1 and (labels[0] is None or labels[0] == spec[0].shape[0])
@@ -292,7 +292,7 @@ def _read(
   if batched and all(
     row.shape == (num_classes,) and np.isin(row, (0, 1)).all() for row in labels
   ):
-    # What is protected is an example: not one of the rows in it.
+    # Privacy protects whole examples, not single rows within one.
     raise ValueError(
       f'{name} must have batches of another size, or labels that are class'
       f' numbers, got {num_classes} zeros and ones with each element: the'

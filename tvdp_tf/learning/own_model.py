@@ -13,7 +13,7 @@ from tvdp_tf import _validate
 from tvdp_tf.learning import datasets, functional, keras_version, models
 
 _LINEAR = tf.keras.activations.linear
-# The outputs of what ends in one are no scores.
+# A model that ends in one of these does not output scores.
 _IN_THE_LOSS = (
   *(tf.keras.activations.softmax, tf.keras.activations.sigmoid),
   *(tf.nn.softmax, tf.nn.sigmoid),
@@ -24,18 +24,18 @@ _LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
   'logistic': models.LogisticLoss,
   'hinge': models.HingeLoss,
 }
-_AT_ONCE = 1024  # Examples that a model is tried with.
+_AT_ONCE = 1024  # Number of examples to try a model with.
 _SCORES = {'cross_entropy': False, 'logistic': True, 'hinge': True}
 
 
 class OwnModel:
-  """A model, and how to make others like it.
+  """A model from which similar models can be built.
 
   Attributes:
-    input_shape: Of one example.
-    input_dtype: Of examples, a NumPy dtype.
-    num_classes: How many classes its outputs are scores of.
-    spec: For training.
+    input_shape: Shape of one example.
+    input_dtype: NumPy dtype of the examples.
+    num_classes: Number of classes that the model outputs scores for.
+    spec: The spec for training.
   """
 
   def __init__(
@@ -44,19 +44,19 @@ class OwnModel:
     input_shape: Sequence[int],
     loss: str | tf.keras.losses.Loss | None = None,
   ):
-    """Looks at a model.
+    """Inspects a model.
 
     Args:
       model: A Keras model with one input and outputs [n, classes], or [n, 1]
-        for the second of two classes; or a function that builds one. Its
-        weights now are those that training starts from.
-      input_shape: Of one example, should the model not say.
+        for the second of two classes; or a function that builds one. Training
+        starts from its current weights.
+      input_shape: Shape of one example, used if the model does not define it.
       loss: Keras loss of (labels [n], scores [n, classes]), averaged over n, or
         cross_entropy, logistic or hinge. By default cross_entropy, and logistic
         for one output.
 
     Raises:
-      ValueError: If it is no such model, or cannot be copied.
+      ValueError: If it is not such a model, or cannot be copied.
     """
     if isinstance(model, tf.keras.Model):
       original, self._make = model, lambda: _copied(model)
@@ -108,10 +108,10 @@ class OwnModel:
     self.spec = models.ModelSpec(datasets.OWN, self._build, found)
 
   def with_weights(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
-    """Another model like it, with these weights, its softmax in place.
+    """Returns a similar model with these weights, including its softmax.
 
     Raises:
-      ValueError: If there is no other.
+      ValueError: If the model cannot be copied.
     """
     with functional.unfused():
       made = self._make()
@@ -127,15 +127,16 @@ class OwnModel:
     return made
 
   def check_indices(self, examples: np.ndarray) -> None:
-    """Checks that embeddings have all that public examples look up.
+    """Checks that embeddings contain all indices in public examples.
 
-    Training takes the nearest instead: an error would reveal private values.
+    Training uses the nearest index instead: an error would reveal private
+    values.
 
     Args:
-      examples: [n, ...], of the test.
+      examples: [n, ...], the public test examples.
 
     Raises:
-      ValueError: If they do not.
+      ValueError: If an index is out of range.
     """
     model = self._scores(self._initial)
     layers = keras_version.all_layers(model)
@@ -152,7 +153,7 @@ class OwnModel:
         ) from error
 
   def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
-    """The same without the activation that is in the loss."""
+    """Returns the model without the activation that the loss computes."""
     made = self.with_weights(weights)
     last = layer_of_the_loss(made)
     if last is not None:
@@ -183,10 +184,10 @@ def _called(function: Callable[[], tf.keras.Model]) -> tf.keras.Model:
 
 
 def _check_weights(model: tf.keras.Model) -> None:
-  """Refuses weights, and losses of them, that cannot be trained here."""
+  """Refuses weights, and losses on weights, that cannot be trained here."""
   for variable, weight in zip(model.weights, model.get_weights(), strict=False):
     if weight.dtype != np.float32:
-      # What a table holds has no name.
+      # The variables of a lookup table have no name.
       name = getattr(variable, 'name', type(variable).__name__)
       hint = (
         "build it in float32, Keras's default"
@@ -201,7 +202,7 @@ def _check_weights(model: tf.keras.Model) -> None:
       raise ValueError('model must have finite weights, got others')
   if not model.trainable_weights:
     raise ValueError('model must have weights to train, got none')
-  if model.losses:  # Copies may lack them.
+  if model.losses:  # Copies may lose them.
     raise ValueError(
       'model must have no losses of its own (such as weight regularization):'
       f' leave them out, got {len(model.losses)}'
@@ -210,7 +211,7 @@ def _check_weights(model: tf.keras.Model) -> None:
 
 def layer_of_the_loss(model: tf.keras.Model) -> tf.keras.layers.Layer | None:
   """The last layer, if its activation is one that the loss computes."""
-  # Of others the activation may be elsewhere than at the end.
+  # In other models, the activation may not be at the end.
   if type(model).__name__ not in ('Sequential', 'Functional'):
     return None
   last = model.layers[-1]
@@ -230,7 +231,7 @@ def _copied(model: tf.keras.Model) -> tf.keras.Model:
 
 
 def _is_functional(model: tf.keras.Model) -> bool:
-  """Whether it is what Keras makes of inputs and outputs, and no subclass."""
+  """Whether Keras built it from inputs and outputs; not for subclasses."""
   kind = type(model)
   return kind.__name__ == 'Functional' and kind.__module__.startswith('keras.')
 
@@ -238,7 +239,7 @@ def _is_functional(model: tf.keras.Model) -> bool:
 def _with_input(
   model: tf.keras.Model, input_shape: Sequence[int]
 ) -> tf.keras.Model:
-  """The model, if it knows its input; else one around it that does."""
+  """Returns the model, or one around it if its input is not known."""
   known = getattr(model, 'inputs', None)
   dtype = None
   if known:
@@ -246,13 +247,13 @@ def _with_input(
       return model
     is_single = _is_functional(model) and len(model.outputs) == 1
     if is_single and any(map(tf.nest.is_nested, (model.input, model.output))):
-      # Dictionaries of one: the same without their names.
+      # Dictionaries with one entry: drop the names.
       model = tf.keras.Model(known[0], model.outputs[0])
     sizes, dtype = tf.TensorShape(known[0].shape), known[0].dtype
     if sizes[0] is None and sizes[1:].is_fully_defined():
       return model
-    # Of batches of the size that it was called with, or of examples of any
-    # length: traced for batches of any size, and examples like the data.
+    # The model may have a fixed batch size, or examples of any length. Trace it
+    # for batches of any size, and examples like the data.
     if not sizes[1:].is_compatible_with(input_shape):
       input_shape = sizes[1:]
     if type(model) is tf.keras.Sequential:
@@ -261,7 +262,7 @@ def _with_input(
   inputs = tf.keras.Input(tuple(input_shape), dtype=dtype)
   try:
     if known and _is_functional(model) and not keras_version.IS_KERAS_3:
-      # Its own layers: a model in a model is not on ghost clipping's list.
+      # Reuse its layers: a nested model is not on ghost clipping's list.
       return tf.keras.models.clone_model(
         model, input_tensors=inputs, clone_function=lambda layer: layer
       )
@@ -272,18 +273,17 @@ def _with_input(
       f'{_validate.failure(error)}'
     ) from error
   if not known and getattr(model, 'inputs', None):
-    return model  # A Sequential that was never called.
+    return model  # A Sequential model that was never called.
   return tf.keras.Model(inputs, outputs)
 
 
-# Scores may lie between 0 and 1 by chance, as of a model with one output that
-# takes all examples for much the same; not for one choice of weights after the
-# other.
+# Scores may lie between 0 and 1 by chance, such as those of a model with one
+# output that is almost constant; but not for many choices of weights in a row.
 _MOST_CHOICES = 20
 
 
 def _check_scores(model: tf.keras.Model) -> None:
-  """Refuses outputs that are probabilities, as of made-up examples."""
+  """Refuses models that output probabilities for made-up examples."""
   spec = model.inputs[0]
   dtype = tf.as_dtype(spec.dtype)
   if None in spec.shape[1:]:
@@ -308,7 +308,7 @@ def _check_scores(model: tf.keras.Model) -> None:
         return
       for weight, value in zip(weights, initial, strict=True):
         weight.assign(rng.normal(0, np.std(value) or 0.1, value.shape))
-  finally:  # A function may give the caller's own model.
+  finally:  # A function may return the caller's own model.
     for weight, value in zip(weights, initial, strict=True):
       weight.assign(value)
   raise ValueError(
@@ -319,7 +319,7 @@ def _check_scores(model: tf.keras.Model) -> None:
 
 
 def _are_probabilities(outputs: np.ndarray) -> bool:
-  """Whether outputs [n, classes], or [n, 1], could be."""
+  """Whether outputs [n, classes], or [n, 1], could be probabilities."""
   within = (outputs >= 0).all() and (outputs <= 1).all() and outputs.any()
   sums = outputs.sum(axis=1) if outputs.shape[1] > 1 else np.ones(len(outputs))
   return bool(within and np.allclose(sums, 1, atol=1e-3))
@@ -328,10 +328,10 @@ def _are_probabilities(outputs: np.ndarray) -> bool:
 def loss_of(
   loss: str | tf.keras.losses.Loss | None, outputs: int
 ) -> tf.keras.losses.Loss:
-  """The loss of a model of so many outputs, as of `OwnModel`.
+  """Returns the loss for a model with this many outputs; see `OwnModel`.
 
   Raises:
-    ValueError: If it is none for them.
+    ValueError: If the loss does not fit the outputs.
   """
   if isinstance(loss, tf.keras.losses.CategoricalCrossentropy):
     raise ValueError(
@@ -358,7 +358,7 @@ def loss_of(
 def _check_loss(
   loss: tf.keras.losses.Loss, outputs: int, num_classes: int
 ) -> None:
-  """Refuses a loss that is not the mean of what it is of single examples."""
+  """Refuses a loss that is not the mean of its values on single examples."""
   rng = np.random.default_rng(0)
   scores = tf.constant(rng.normal(size=[5, outputs]), tf.float32)
   labels = tf.constant(np.arange(5) % num_classes, tf.int32)

@@ -1,7 +1,7 @@
-"""Who takes part in which round: pure functions of (seed, round).
+"""Rules for who takes part in which round: pure functions of (seed, round).
 
-Being pure they need no state: a resumed run draws the cohorts that the
-interrupted one would have drawn.
+They need no state, so a resumed run draws the same cohorts as the interrupted
+run would have drawn.
 """
 
 import abc
@@ -35,24 +35,24 @@ class Participation(abc.ABC):
 
   @property
   def sampling_rate(self) -> float:
-    """The share of users in a round, q = K / U."""
+    """The fraction of users in a round, q = K / U."""
     return self.users_per_round / self.users
 
   @abc.abstractmethod
   def cohort(self, round_number: int) -> np.ndarray:
-    """The sorted indices, int64 [K], of the users of a round from 1."""
+    """Returns sorted user indices, int64 [K]; rounds are counted from 1."""
 
 
 class UniformParticipation(Participation):
-  """K of U users, uniformly without replacement, anew in every round.
+  """Draws K of U users uniformly without replacement in every round.
 
-  The paper's rule. Over M rounds a user takes part in q M rounds on average,
-  q = K / U, and an unlucky one in many more: account for the participations
-  that happened, not for their mean.
+  This is the paper's rule. Over M rounds, a user takes part in q M rounds on
+  average, q = K / U, but an unlucky one in many more: account for the actual
+  participations, not for their mean.
   """
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """K users, drawn without replacement, sorted, int64 [K]."""
+    """Draws K users without replacement; sorted, int64 [K]."""
     _validate.integer('round_number', round_number)
     rng = np.random.default_rng([self.seed, round_number])
     chosen = rng.choice(self.users, self.users_per_round, replace=False)
@@ -60,9 +60,9 @@ class UniformParticipation(Participation):
 
 
 class BalancedParticipation(Participation):
-  """Blocks of U / K rounds, each a fresh random partition of the users.
+  """Partitions the users at random in each block of U / K rounds.
 
-  Everyone takes part exactly once a block, hence in q M of M rounds when M is a
+  Everyone takes part exactly once per block, hence in q M of M rounds if M is a
   multiple of U / K, and nobody depends on luck.
   """
 
@@ -75,7 +75,7 @@ class BalancedParticipation(Participation):
       )
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """The round's part of its block's partition, sorted, int64 [K]."""
+    """Returns the round's part of the block's partition; sorted, int64 [K]."""
     _validate.integer('round_number', round_number)
     rounds_per_block = self.users // self.users_per_round
     block, place = divmod(round_number - 1, rounds_per_block)
@@ -84,14 +84,14 @@ class BalancedParticipation(Participation):
 
 
 class PoissonParticipation(Participation):
-  """Each user with probability q = K / U, on its own; a round may be empty.
+  """Includes each user independently with probability q = K / U.
 
-  `users_per_round` is the expected size of a cohort. Privacy amplification by
-  sampling needs the draws to be secret, and so must `seed` be.
+  A round may be empty; `users_per_round` is the expected cohort size. Privacy
+  amplification by sampling needs secret draws, so `seed` must be secret.
   """
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """Those whose draws came up, sorted, int64 [any size]."""
+    """Returns the users that were drawn; sorted, int64 [any size]."""
     _validate.integer('round_number', round_number)
     rng = np.random.default_rng([self.seed, round_number])
     return np.flatnonzero(rng.random(self.users) < self.sampling_rate)
@@ -107,9 +107,9 @@ PARTICIPATIONS: dict[str, Callable[[int, int, int], Participation]] = {
 def participations(
   cohorts: Iterable[np.ndarray], users: int
 ) -> sparse.csr_array:
-  """Which user took part in which round: bool, sparse, [users, rounds].
+  """Returns which user took part in which round: sparse bool [users, rounds].
 
-  Five bytes for every part that somebody took.
+  Takes five bytes per participation.
   """
   drawn = [cohort.astype(np.int32) for cohort in cohorts]
   ends = np.cumsum([0, *map(len, drawn)])

@@ -23,7 +23,7 @@ def iid(num_examples: int, users: int, seed: int) -> list[np.ndarray]:
     seed: Seed of the shuffle.
 
   Returns:
-    A sorted int64 index array a user; sizes differ by at most one.
+    A sorted int64 index array per user; sizes differ by at most one.
 
   Raises:
     ValueError: If `users` is out of its range.
@@ -36,12 +36,12 @@ def iid(num_examples: int, users: int, seed: int) -> list[np.ndarray]:
 def dirichlet(
   labels: np.ndarray, users: int, concentration: float, seed: int
 ) -> list[np.ndarray]:
-  """Label skew: each class is shared out by a Dirichlet(concentration) draw.
+  """Splits each class over the users by a Dirichlet(concentration) draw.
 
-  The usual non-IID benchmark (Hsu et al., 2019; Yurochkin et al., 2019): small
-  concentrations give users few classes and unequal sizes, large ones approach
-  an even split. A user left with nothing is given one example of the largest
-  user, so that everyone can train.
+  This label skew is the usual non-IID benchmark (Hsu et al., 2019; Yurochkin et
+  al., 2019): small concentrations give users few classes and unequal sizes,
+  large ones approach an even split. A user without examples is given one
+  example of the largest user, so that everyone can train.
 
   Args:
     labels: Integer array [n].
@@ -50,7 +50,7 @@ def dirichlet(
     seed: Seed of the draw.
 
   Returns:
-    A sorted, non-empty int64 index array a user.
+    A sorted, non-empty int64 index array per user.
 
   Raises:
     ValueError: If `users` or `concentration` is out of its range.
@@ -61,7 +61,7 @@ def dirichlet(
   parts: list[list[int]] = [[] for _ in range(users)]
   for label in np.unique(labels):
     members = rng.permutation(np.flatnonzero(labels == label))
-    # As normalised gamma draws: numpy's dirichlet gives NaN for tiny values.
+    # Normalized gamma draws: numpy's dirichlet returns NaN for tiny values.
     shares = rng.standard_gamma(concentration, users)
     total = shares.sum()
     shares = shares / total if total > 0 else np.eye(users)[rng.integers(users)]

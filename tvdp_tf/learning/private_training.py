@@ -3,8 +3,8 @@
 Algorithm 1 adds noise to the parameters once per round. Here, each local step
 is a separate Gaussian release: per-example gradients are clipped to
 `example_l2_norm_clip` (C_g), and noise is added to their mean. For any model,
-one example moves that mean by at most 2 C_g / n, so the sensitivity is proven;
-the paper's is not.
+one example moves that mean by at most 2 C_g / n, so this sensitivity is proven,
+unlike the paper's.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ from tvdp_tf.learning import (
 )
 from tvdp_tf.privacy import noise_distance, sensitivity
 
-# Most values of discrete noise that are drawn at once, of a few times 8 bytes
-# each: a draw for all steps takes two thirds of the time of one for each step.
+# Most values of discrete noise to draw at once; each takes a few times 8 bytes.
+# One draw for all steps takes two thirds of the time of one draw per step.
 _MOST_DRAWN = 2**20
 
 
@@ -33,9 +33,9 @@ def _share_of_grid(
   noise_stddev: tf.Tensor,
   adjacency: str,
 ) -> tf.Tensor:
-  """What rounding takes of the mean gradient; an error if it is much.
+  """The share of the clip that rounding takes; an error if it is too large.
 
-  See `noise_distance.rounding_of_grid`. Of public numbers alone.
+  See `noise_distance.rounding_of_grid`. It depends only on public numbers.
   """
   factor = 2 if adjacency == sensitivity.REPLACE_ONE else 1
   moved = factor * clip / tf.cast(tf.shape(labels)[0], tf.float64)
@@ -74,19 +74,20 @@ def private_local_steps(
     weights: Float tensors, the global model w(m-1).
     features: Tensor [n, ...], all of the client's examples.
     labels: Tensor [n].
-    num_steps: tau, at least 1 and at most `noise.MOST_RELEASES`: as many
-      releases.
+    num_steps: tau, the number of releases: at least 1 and at most
+      `noise.MOST_RELEASES`.
     learning_rate: eta.
     example_l2_norm_clip: C_g.
     noise_stddev: Scalar, standard deviation of the noise on each value of the
       mean gradient.
-    noise_key: int64 tensor [2], used for this client in this round alone.
+    noise_key: int64 tensor [2], used only for this client in this round.
     l2_regularization: lambda of lambda/2 ||w||^2, whose gradient is added after
       the noise.
-    microbatch_size: How many examples are worked on at a time.
-    noise_distribution: As of `noise.perturb`. The rounding of discrete noise is
-      taken off the clip.
-    adjacency: As of `clipping.mean_gradient`: what `noise_stddev` is set for.
+    microbatch_size: How many examples to process at a time.
+    noise_distribution: As for `noise.perturb`. The rounding for discrete noise
+      is deducted from the clip.
+    adjacency: The adjacency that `noise_stddev` is calibrated for; see
+      `clipping.flat_gradient_sum`.
 
   Returns:
     The local model, tensors of the shapes and dtypes of `weights`.
@@ -117,7 +118,7 @@ def private_local_steps(
       microbatch_size=microbatch_size,
       adjacency=adjacency,
     )
-    # In float64, noise included.
+    # Both mean and noise are float64.
     (noised,) = noise.perturb(
       [mean],
       noise_stddev,
@@ -130,8 +131,8 @@ def private_local_steps(
       current, flat.like(noised, current), learning_rate, l2_regularization
     )
 
-  # A clipped sum and its noise are graphs of hundreds of ops: unrolled they are
-  # no faster, but take seconds to trace and to optimize.
+  # A clipped sum and its noise are graphs of hundreds of ops. Unrolled, they
+  # are no faster, but take seconds to trace and to optimize.
   return local_training.repeat(step, weights, num_steps, most_unrolled=1)
 
 
@@ -147,16 +148,18 @@ def batch_trainer(
 ) -> Callable[
   [local_training.Weights, Mapping[str, tf.Tensor], tf.Tensor], list[tf.Tensor]
 ]:
-  """What a client does in a round, by `private_local_steps`.
+  """Returns a function that trains a client for one round.
+
+  It runs `private_local_steps`; see there for the arguments.
 
   Args:
-    clipped_sum: As of `private_local_steps`, as the others.
+    clipped_sum: How the clipped gradients of the model are summed.
     local_steps: tau.
     learning_rate: eta.
     l2_regularization: lambda.
     example_l2_norm_clip: C_g.
-    noise_distribution: As of `noise.perturb`.
-    adjacency: As of `clipping.mean_gradient`.
+    noise_distribution: As for `noise.perturb`.
+    adjacency: As for `clipping.flat_gradient_sum`.
 
   Returns:
     A function (global weights, all of the client's data as a

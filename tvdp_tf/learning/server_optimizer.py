@@ -1,4 +1,4 @@
-r"""What the server does with the mean update: momentum, decay, an average.
+r"""How the server applies the mean update: momentum, decay and averaging.
 
 With D_m the clients' mean update in round m = 1..M, noise included,
 
@@ -7,9 +7,9 @@ With D_m the clients' mean update in round m = 1..M, noise included,
   s_m = 1 - (1 - final_step) (m - 1) / (M - 1)
   a_m = sum_{j <= m} average^(m-j) w_j / sum_{j <= m} average^(m-j)
 
-The clients are sent w_m; what is evaluated and exported is a_m. All of it is
-post-processing of what the clients have released, and costs no privacy. In
-TFF: `tvdp_tf.federated.learning_process`.
+The clients receive w_m; a_m is evaluated and exported. All of this is
+post-processing of what the clients have released, and costs no privacy. The TFF
+version is in `tvdp_tf.federated.learning_process`.
 """
 
 import dataclasses
@@ -21,13 +21,14 @@ from tvdp_tf import _validate
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizer:
-  """See above; by default the mean update is added as it is.
+  """The server optimizer above; by default, it adds the mean update unchanged.
 
   Attributes:
     momentum: In [0, 1).
-    average: The weight of the past in the average, in [0, 1); at 0 it is w_m.
-    final_step: The last round's step over the first one's, in (0, 1].
-    rounds: M, for the decay; later rounds take the last one's step.
+    average: The weight of the past in the average, in [0, 1); 0 averages
+      nothing: a_m = w_m.
+    final_step: Step of the last round divided by that of the first, in (0, 1].
+    rounds: M, for the decay; later rounds use the step of round M.
 
   Raises:
     ValueError: If a number is out of its range.
@@ -52,9 +53,10 @@ class ServerOptimizer:
     return (self.momentum, self.average, self.final_step) == (0.0, 0.0, 1.0)
 
   def impulse_response(self, rounds: int) -> np.ndarray:
-    """How much D_m moves the model at the end, if nothing shrinks it.
+    """How much each D_m moves the final model, if nothing shrinks it.
 
-    a_m of the last (averaged) model sum_m a_m D_m, float64 [rounds].
+    Returns the coefficients c_m, float64 [rounds], of the last (averaged) model
+    sum_m c_m D_m.
     """
     response = np.zeros(rounds)
     weights = self.average ** np.arange(rounds - 1, -1, -1.0)
@@ -69,6 +71,6 @@ class ServerOptimizer:
     return response
 
   def step(self, completed: int) -> float:
-    """s_m after so many completed rounds."""
+    """Returns s_m after this many completed rounds."""
     share = min(1.0, completed / max(1, self.rounds - 1))
     return 1 - (1 - self.final_step) * share

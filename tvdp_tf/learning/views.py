@@ -1,12 +1,12 @@
-"""Several views of an example, whose gradients are averaged before the clip.
+"""Several views of an example, whose gradients are averaged before clipping.
 
 A mirrored image usually has the same label. The gradient of an example is the
 mean of the gradients of its loss on each view, and is clipped once (De et al.,
 2022). This costs no privacy: all views are made from one example, which still
 contributes one clipped gradient.
 
-This module has the names and the requirements on the data; `view_gradients`
-makes the views.
+This module defines the names and the requirements on the data;
+`view_gradients` makes the views.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from collections.abc import Sequence
 from tvdp_tf import _validate
 
 NONE = 'none'
-# The image, and its mirror image: left and right exchanged.
+# The image and its mirror image, with left and right exchanged.
 MIRROR = 'mirror'
-# How many views there are of an example.
+# Name -> number of views of an example.
 VIEWS = {NONE: 1, MIRROR: 2}
 
 
 def check(name: str, input_shape: Sequence[int | None]) -> str:
-  """The name, if examples of a shape have such views.
+  """Returns the name, after checking that examples of a shape have such views.
 
   Args:
     name: A key of `VIEWS`.
-    input_shape: Of one example.
+    input_shape: Shape of one example.
 
   Raises:
-    ValueError: If there are no such views, or examples are no images.
+    ValueError: If there are no such views, or the examples are not images.
   """
   _validate.one_of('views', name, VIEWS)
   if name != NONE and len(input_shape) != 3:
@@ -40,7 +40,7 @@ def check(name: str, input_shape: Sequence[int | None]) -> str:
 
 
 def privacy_words(name: str) -> str:
-  """Why they cost nothing, for a statement."""
+  """The reason why they cost no privacy, for a privacy statement."""
   return (
     f'views ({name}) are made of one example alone, and their gradients are'
     ' averaged before the clip: exchanging an example still exchanges one'

@@ -1,9 +1,9 @@
-"""Functions that XLA compiles once in a process, ahead of their first call.
+"""Functions that XLA compiles once per process, ahead of their first call.
 
-TensorFlow finds the compiled code of a function by the function's name. So
-these functions are traced once, outside of any graph, and keep their names as
-long as the process lives. Importing a graph that calls them must not rename
-them (`known`).
+TensorFlow finds a function's compiled code by the function's name. So these
+functions are traced once, outside of any graph, and keep their names as long as
+the process lives. Importing a graph that calls them must not rename them
+(`known`).
 """
 
 import concurrent.futures
@@ -18,7 +18,7 @@ import tensorflow as tf
 class _Kept(NamedTuple):
   """A function, and the definitions of it and of all that it calls, by name.
 
-  TensorFlow forgets the definitions when the function goes.
+  TensorFlow drops the definitions when the function is deleted.
   """
 
   function: tf.types.experimental.ConcreteFunction
@@ -33,13 +33,14 @@ _AHEAD_ON: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def compiled_ahead(device_name: str) -> Iterator[None]:
-  """What is traced within, by the same thread, XLA compiles at once.
+  """Makes XLA compile functions as soon as they are traced in its context.
 
-  It does so in a thread, without Python's lock: a second, in which other graphs
-  are built.
+  This applies to functions traced by the same thread. XLA compiles in another
+  thread, without Python's lock, for about a second, while other graphs are
+  built.
 
   Args:
-    device_name: Where the functions will run, in TensorFlow's words.
+    device_name: TensorFlow's name of the device that will run the functions.
   """
   token = _AHEAD_ON.set(device_name)
   try:
@@ -73,7 +74,7 @@ def _compile(
     with tf.device(device_name):
       return function(*tensors)
 
-  # Of arguments, for TensorFlow itself works out what constants come to.
+  # With arguments, because TensorFlow would fold constants itself.
   call(*(tf.zeros(spec.shape, spec.dtype) for spec in specs))
 
 
@@ -83,18 +84,18 @@ def trace(
   """Traces a function that XLA is to compile, and keeps it forever.
 
   Args:
-    function: Of tensors, without state.
-    specs: Their shapes, which are static, and dtypes.
+    function: A stateless function of tensors.
+    specs: The tensors' static shapes and dtypes.
 
   Returns:
-    The function, to be called in any graph, or in none.
+    The function, which can be called in any graph, or in none.
   """
-  # A thread of its own is in no graph, and on no device.
+  # A separate thread is not in any graph or device scope.
   thread = concurrent.futures.ThreadPoolExecutor(1, 'compiled-ahead')
   try:
     traced = thread.submit(_traced, function, specs).result()
     if (device_name := _AHEAD_ON.get()) is not None:
-      # Should it fail, it does so again where it is called.
+      # If it fails, it will fail again where it is called.
       thread.submit(_compile, traced, specs, device_name)
   finally:
     thread.shutdown(wait=False)
@@ -102,13 +103,14 @@ def trace(
 
 
 def known(library: Iterable[Any]) -> set[str]:
-  """Which functions of a graph's library are those that are kept here.
+  """Finds the functions of a graph's library that are kept here.
 
   Args:
     library: Definitions, `FunctionDef`.
 
   Returns:
-    The names of those that are, word for word, as is all that they call.
+    The names of those whose definitions, and those of all functions that they
+    call, are identical to the kept ones.
   """
   by_name = {definition.signature.name: definition for definition in library}
   return {

@@ -1,4 +1,4 @@
-"""What executes TFF's computations: this process, a worker, or other hosts."""
+"""Runtimes that execute TFF computations: in-process, a worker, other hosts."""
 
 from tvdp_tf.runtimes.compiled.devices import (
   DeviceUnavailableError,

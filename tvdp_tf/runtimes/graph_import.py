@@ -1,8 +1,8 @@
-"""A TFF TensorFlow computation within the graph that is being traced.
+"""Imports a TFF TensorFlow computation into the graph that is being traced.
 
 TFF inlines a computation that is called while another one is traced, but only
-at the top of its graph: not in the body of a `tf.while_loop`. Here the graph is
-imported wherever the caller is.
+at the top level of its graph, not in the body of a `tf.while_loop`. This module
+imports the graph wherever the caller is.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from tvdp_tf.learning import onednn
 
 
 def compiler_config() -> tf.compat.v1.ConfigProto:
-  """For TFF's MapReduce compiler: graphs that functions and loops can hold.
+  """Options for TFF's MapReduce compiler: graphs that can be nested in loops.
 
-  Grappler would lower their loops to a form of TensorFlow 1 that cannot be
-  nested.
+  Grappler would lower the graphs' loops to TensorFlow 1 control flow, which
+  cannot be nested.
   """
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -26,14 +26,14 @@ def compiler_config() -> tf.compat.v1.ConfigProto:
 
 
 def canonical(tensor_name: str) -> str:
-  """'x' and 'x:0' are the same tensor."""
+  """Normalizes a tensor's name: 'x' and 'x:0' are the same tensor."""
   return tensor_name if ':' in tensor_name else f'{tensor_name}:0'
 
 
 def leaves(binding: Any) -> Iterator[tuple[str, str]]:
-  """('tensor' or 'sequence', name) of a parameter's or result's tensors.
+  """Yields ('tensor' or 'sequence', name) of a parameter's or result's tensors.
 
-  In TFF's order; a sequence's is that of its variant tensor.
+  The order is TFF's. The name of a sequence is that of its variant tensor.
   """
   kind = binding.WhichOneof('binding')
   if kind == 'struct':
@@ -48,7 +48,7 @@ def leaves(binding: Any) -> Iterator[tuple[str, str]]:
 
 
 def inputs(graph_def: tf.compat.v1.GraphDef) -> set[str]:
-  """The tensors that nodes of a graph take."""
+  """Names of the tensors that a graph's nodes use as inputs."""
   return {canonical(name) for node in graph_def.node for name in node.input}
 
 
@@ -61,9 +61,9 @@ def tensor_names(binding: Any) -> list[str]:
 
 
 class Importer:
-  """A function that puts a computation's graph where it is called.
+  """A function that imports a computation's graph where it is called.
 
-  It takes the parameter's tensors, flat in TFF's order, and returns the
+  It takes the parameter's tensors, flattened in TFF's order, and returns the
   result's tensors in the same way.
 
   Attributes:
@@ -75,7 +75,8 @@ class Importer:
     """Reads a computation's graph.
 
     Args:
-      computation: Of TensorFlow, from tensors to tensors, however nested.
+      computation: A TensorFlow computation from tensors to tensors, of any
+        nesting.
 
     Raises:
       NotImplementedError: If it has variables, tables or sequences.
@@ -92,10 +93,10 @@ class Importer:
 
   def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
     """Imports the graph into the one that is being traced."""
-    # An import captures nothing from the graph around that of a loop's body;
-    # these identities do. They also take parameters that are not used.
+    # An import captures no tensors from outside of a loop's body; these
+    # identities do. They also consume unused parameters.
     feeds = dict(zip(self._parameters, map(tf.identity, tensors), strict=True))
-    # A result may be a parameter as it is.
+    # A result may be an unchanged parameter.
     inner = [name for name in self._results if name not in feeds]
     imported = tf.import_graph_def(
       self._graph_def,

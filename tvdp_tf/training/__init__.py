@@ -1,1 +1,1 @@
-"""A training run: settings in, a folder of results out."""
+"""Training runs: from settings to a folder of results."""

@@ -1,4 +1,4 @@
-"""Trains a random number of times and publishes the best run alone."""
+"""Trains a random number of times and publishes only the best run."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from tvdp_tf.training import selection as selection_lib
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
-# Holds all the runs: a secret.
+# Contains all the runs, and is secret.
 PRIVATE = 'private'
-# In it: how many folders a folder has, everybody can see from without.
+# One level deeper: a folder's number of subfolders is visible from outside.
 _RUNS = 'runs'
-# What is published of the best. Its metrics and its ledger count it alone.
+# Published of the best run. Its metrics and its ledger only count that run.
 _PUBLISHED = (run_folder.MODEL, run_folder.PRIVACY)
 
 
@@ -38,25 +38,26 @@ def train_best(
   """Trains, and keeps the best model by accuracy on the public test set.
 
   Args:
-    settings: What to run; epsilon is that of what is published.
+    settings: What to run; epsilon is the epsilon of what is published.
     output_dir: The folder to create: `model` and `privacy.json` of the best
       run, which may be published, and `private` with all runs, which must not.
     mean: Mean number of runs; the number itself is drawn at random.
     progress: Whether to draw progress bars on the standard error.
-    make_runtime: Where to run each, as of `training.train`.
+    make_runtime: Returns the runtime of each run, as for `training.train`.
 
   Returns:
     The result of the best run; `output_dir` is the folder created.
 
   Raises:
-    UsageError: If these settings cannot be selected among, or as `train`.
+    UsageError: If selection is not possible with these settings, or as for
+      `train`.
     TrainingFailedError: If every run has failed.
-    TvdpError: As `train`, if a run cannot be trained at all.
+    TvdpError: As for `train`, if a run cannot be trained at all.
   """
   selection_lib.check(settings, mean)
   run_folder.check_absent(output_dir)
   selection = selection_lib.Selection(settings, mean, secrets.randbits(63))
-  _ = selection.run_settings  # An error before there is a folder.
+  _ = selection.run_settings  # Raises errors before the folder exists.
   with files.errors_in_one_line(output_dir):
     (output_dir / PRIVATE).mkdir(mode=0o700, parents=True)
     (output_dir / PRIVATE / _RUNS).mkdir()
@@ -71,7 +72,7 @@ def train_best(
         selection=selection,
       )
     except errors.TrainingFailedError as error:
-      # The worst that can come out: to end here would tell of it.
+      # A failed run counts as the worst: stopping here would reveal it.
       logging.info('run %d: %s', number, error)
       continue
     if best is None or _score(result) > _score(best):
@@ -89,13 +90,13 @@ def _score(result: training.TrainingResult) -> float:
 
 
 def _publish(run: pathlib.Path, output_dir: pathlib.Path) -> None:
-  """Copies what may be published, each whole or not at all."""
+  """Copies what may be published; each copy is atomic."""
   for name in _PUBLISHED:
     with (
       files.errors_in_one_line(output_dir / name),
       files.replaced(output_dir / name, output_dir / PRIVATE) as temporary,
     ):
-      # Not the times of the files: they tell which run it was.
+      # Without the files' times, which would reveal which run it was.
       if (run / name).is_dir():
         shutil.copytree(run / name, temporary, copy_function=shutil.copyfile)
         for folder in (temporary, *temporary.rglob('*')):

@@ -5,8 +5,8 @@ round begins. A checkpoint that cannot be used is renamed, and the previous one
 is used.
 
 A file holds the tensors in the order of `tf.nest.flatten`, named by their
-positions, as `_arrays.encoded`; its notes are TensorFlow's names of their
-dtypes.
+positions, in the format of `_arrays.encoded`; its notes are TensorFlow's names
+of their dtypes.
 
 Earlier checkpoints were SavedModels, written by TFF's
 `FileProgramStateManager`. For one release they can still be read, but are no
@@ -30,7 +30,7 @@ from tvdp_tf import _arrays
 from tvdp_tf.output import files
 from tvdp_tf.training import metrics as round_metrics
 
-# Damaged ones are told by their checksums, but for the disk's worst case.
+# Checksums detect damaged checkpoints; the second is for the disk's worst case.
 _KEPT = 2
 
 _T = TypeVar('_T')
@@ -39,12 +39,12 @@ State = Any
 
 
 class Loaded(NamedTuple):
-  """A checkpoint.
+  """A loaded checkpoint.
 
   Attributes:
     completed: The number of rounds completed.
-    state: The learning process's state after them.
-    host: What else was saved, parsed.
+    state: The learning process's state after these rounds.
+    host: The other saved data, parsed.
   """
 
   completed: int
@@ -53,13 +53,13 @@ class Loaded(NamedTuple):
 
 
 class _Saved(NamedTuple):
-  """What is in a file.
+  """The content of a checkpoint file.
 
   Attributes:
-    digest: Of the run's configuration, uint8 [32].
+    digest: Digest of the run's configuration, uint8 [32].
     completed: The number of rounds completed.
     state: The tensors of the learning process's state.
-    host: What else was saved: `_arrays.encoded`, uint8 [bytes]; once read,
+    host: The other saved data: `_arrays.encoded`, uint8 [bytes]; after reading,
       arrays by name.
   """
 
@@ -70,18 +70,19 @@ class _Saved(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints of one run, the last two of them."""
+  """The last two checkpoints of a run."""
 
   def __init__(self, folder: pathlib.Path, initial_state: State, digest: bytes):
     """Opens the folder; creates it if it is missing.
 
     Args:
-      folder: Where.
+      folder: The folder of the checkpoints.
       initial_state: A state of the process; all others have its structure.
-      digest: Of the run's configuration: no other checkpoint is taken.
+      digest: Digest of the run's configuration. Checkpoints of other
+        configurations are refused.
 
     Raises:
-      NotWrittenError: If the folder cannot be made.
+      NotWrittenError: If the folder cannot be created.
     """
     self._folder = folder
     self._structure = initial_state
@@ -97,8 +98,8 @@ class Checkpoints:
 
     Args:
       completed: The number of rounds completed.
-      state: The learning process's state after them.
-      host: What else a resumed run needs.
+      state: The learning process's state after these rounds.
+      host: Other data that a resumed run needs.
 
     Raises:
       NotWrittenError: If it cannot be written.
@@ -107,7 +108,7 @@ class Checkpoints:
     values = _Saved(
       self._digest,
       np.int64(completed),
-      # The host may have put a Python number in the place of a float64.
+      # The host may have replaced a float64 by a Python number.
       [
         np.asarray(leaf, like.dtype)
         for leaf, like in zip(leaves, self._like, strict=True)
@@ -120,22 +121,22 @@ class Checkpoints:
   async def load_latest(
     self, parse: Callable[[int, Mapping[str, np.ndarray]], _T]
   ) -> Loaded | None:
-    """The newest checkpoint that can be used; those after it are set aside.
+    """Loads the newest usable checkpoint, and sets newer ones aside.
 
     Args:
-      parse: Makes the result's `host` of the number of rounds completed and of
-        what was saved. It raises an exception if that makes no sense.
+      parse: Converts the number of completed rounds and the saved data to the
+        result's `host`. It raises an exception if these make no sense.
 
     Returns:
       The checkpoint; None if there is none.
 
     Raises:
-      NotWrittenError: If a damaged one cannot be set aside.
+      NotWrittenError: If a damaged checkpoint cannot be set aside.
     """
     for version, path in reversed(self._manager.paths()):
       try:
         return await self._read(path, version, parse)
-      except Exception as error:  # A damaged file may cause any.
+      except Exception as error:  # A damaged file may cause any error.
         reason = ' '.join(str(error).split())[:200] or type(error).__name__
       aside = path.with_name(f'{path.name}.unusable')
       logging.warning(
@@ -169,7 +170,7 @@ class Checkpoints:
       raise ValueError(f'it is that of round {saved.completed}')
     leaves = []
     for leaf, like in zip(saved.state, self._like, strict=True):
-      # A text is of another dtype in NumPy for every length.
+      # In NumPy, strings of different lengths have different dtypes.
       if leaf.shape != like.shape or (
         tf.as_dtype(leaf.dtype) != tf.as_dtype(like.dtype)
       ):
@@ -186,7 +187,7 @@ class Checkpoints:
 
 
 def _unused(path: pathlib.Path) -> pathlib.Path:
-  """The path, or one with a number after it."""
+  """Returns the path, with a number appended if it is taken."""
   candidate, number = path, 1
   while candidate.exists():
     number += 1
@@ -198,61 +199,60 @@ _PREFIX = 'round_'
 
 
 class TensorFilesManager(tff.program.ProgramStateManager):
-  """A `tff.program.ProgramStateManager` of one file a version.
+  """A `tff.program.ProgramStateManager` with one file per version.
 
-  A file is on the disk when `save` returns, and appears whole or not at all.
-  States are nests of tensors, arrays, Python numbers and texts.
+  A file is on disk when `save` returns, and is written atomically. States are
+  nested structures of tensors, arrays, Python numbers and strings.
   """
 
   def __init__(self, folder: pathlib.Path, keep_total: int):
     """Opens the folder; creates it if it is missing.
 
     Args:
-      folder: Where.
-      keep_total: How many versions to keep, the newest ones; at least 1.
+      folder: The folder of the files.
+      keep_total: How many of the newest versions to keep; at least 1.
 
     Raises:
-      OSError: If the folder cannot be made.
+      OSError: If the folder cannot be created.
     """
     self._folder = folder
     self._keep_total = keep_total
     folder.mkdir(parents=True, exist_ok=True)
 
   def path(self, version: int) -> pathlib.Path:
-    """Where a version is, or would be."""
+    """Returns the path where a version is, or would be."""
     return self._folder / f'{_PREFIX}{version}'
 
   def paths(self) -> list[tuple[int, pathlib.Path]]:
-    """All that has the name of a version, oldest first.
+    """Returns all paths with the name of a version, oldest first.
 
-    A name may be an unusual one: `round_007` is taken for a version 7.
+    Unusual names are accepted: `round_007` is version 7.
     """
     found = []
     for path in self._folder.glob(f'{_PREFIX}*'):
       try:
         found.append((int(path.name.removeprefix(_PREFIX)), path))
-      except ValueError:  # It is none of ours.
+      except ValueError:  # Not one of our files.
         continue
     return sorted(found)
 
   async def get_versions(self) -> list[int] | None:
-    """The versions that are there, in order; None if there are none."""
+    """Returns the existing versions, in order; None if there are none."""
     return [version for version, _ in self.paths()] or None
 
   async def load(self, version: int, structure: Any) -> Any:
     """Reads a version.
 
     Args:
-      version: Which.
-      structure: A state of the same nesting; what its tensors are does not
-        matter.
+      version: The version's number.
+      structure: A state of the same structure; its values do not matter.
 
     Returns:
-      The state, of arrays with the dtypes that were saved.
+      The state, as arrays with the dtypes that were saved.
 
     Raises:
-      ProgramStateNotFoundError: If it is not there.
-      ValueError: If it is damaged, or of another nesting.
+      ProgramStateNotFoundError: If the version does not exist.
+      ValueError: If it is damaged, or has another structure.
       OSError: If it cannot be read.
     """
     try:
@@ -265,19 +265,19 @@ class TensorFilesManager(tff.program.ProgramStateManager):
     """Writes a version, and removes the oldest ones.
 
     Args:
-      program_state: A nest of what NumPy can make arrays of.
-      version: A number above those that are there.
+      program_state: A nested structure of what NumPy can convert to arrays.
+      version: A number above the existing versions.
 
     Raises:
-      ProgramStateExistsError: If it is there already.
-      TypeError: If a part of the state is no tensor, number or text.
+      ProgramStateExistsError: If the version exists already.
+      TypeError: If a part of the state is not a tensor, number or string.
       OSError: If it cannot be written.
     """
     path = self.path(version)
     if path.exists():
       raise tff.program.ProgramStateExistsError(version=version, path=str(path))
     leaves = tf.nest.flatten(program_state)
-    if any(map(_is_reference, leaves)):  # A quarter of what a save takes.
+    if any(map(_is_reference, leaves)):  # Takes a quarter of a save's time.
       leaves = await tff.program.materialize_value(leaves)
     content = _encoded(list(map(np.asarray, leaves)))
     with files.replaced(path) as temporary:
@@ -296,26 +296,26 @@ def _is_reference(leaf: Any) -> bool:
 
 
 def _remove(path: pathlib.Path) -> None:
-  if path.is_dir():  # Of an earlier release of this library.
+  if path.is_dir():  # From an earlier release of this library.
     shutil.rmtree(path)
   else:
     path.unlink()
 
 
 def _is_foreign(dtype: np.dtype) -> bool:
-  """Whether others have defined it, as TensorFlow has bfloat16."""
+  """Whether NumPy does not define the dtype, like TensorFlow's bfloat16."""
   return dtype.isbuiltin == 2
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-  """The array, of a dtype that NumPy's archives know."""
-  if array.dtype == object:  # Texts, as TensorFlow gives them.
+  """Converts an array to a dtype that NumPy's archives support."""
+  if array.dtype == object:  # Strings, as TensorFlow returns them.
     texts = array.astype(bytes)
-    # NumPy's texts lose the zeros at their ends.
+    # NumPy's byte strings lose trailing zeros.
     if texts.astype(object).tolist() != array.tolist():
       raise TypeError(f'a state must consist of tensors, got {array!r:.60}')
     return texts
-  if _is_foreign(array.dtype):  # Its bits.
+  if _is_foreign(array.dtype):  # Keep its bits.
     return array.view(f'u{array.itemsize}')
   return array
 
@@ -345,27 +345,26 @@ _VARIABLE = re.compile(r'_value/(\w+)/\.ATTRIBUTES/VARIABLE_VALUE')
 def read_saved_model(
   path: pathlib.Path, tensors: int
 ) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
-  """What a checkpoint holds.
+  """Reads a checkpoint that is a SavedModel.
 
   Args:
     path: Its folder.
-    tensors: How many the learning process's state consists of.
+    tensors: The number of tensors in the learning process's state.
 
   Returns:
     The digest of the configuration, the number of rounds completed, the tensors
-    of the state, and what else was saved.
+    of the state, and the other saved data.
 
   Raises:
-    Exception: Of any kind, if it is damaged.
+    Exception: Of any kind, if the checkpoint is damaged.
   """
-  # Removing an old checkpoint takes this file first or later: it is whole
-  # only with it.
+  # A checkpoint without this file is incomplete: its removal was interrupted.
   if not (path / 'saved_model.pb').stat().st_size:
     raise ValueError('its saved_model.pb is empty')
   reader = tf.train.load_checkpoint(str(path / 'variables' / 'variables'))
   values = {}
   for name in reader.get_variable_to_shape_map():
-    value = reader.get_tensor(name)  # All: a whole file it is.
+    value = reader.get_tensor(name)  # Read all, to verify the whole file.
     if match := _VARIABLE.fullmatch(name):
       values[match[1]] = value
   state = [np.asarray(values[f'state_{i}']) for i in range(tensors)]
@@ -375,11 +374,11 @@ def read_saved_model(
 
 
 class HostState(NamedTuple):
-  """What a checkpoint holds beside the process's state.
+  """The data in a checkpoint besides the process's state.
 
   Attributes:
     total: The number of rounds planned.
-    last_loss: That of the plateau detector.
+    last_loss: The last loss of the plateau detector.
     releases: The length of the plan's history.
     plan: The plan's snapshot.
     rows: The metrics of all rounds; the last may lack its evaluation.
@@ -392,7 +391,7 @@ class HostState(NamedTuple):
   rows: list[round_metrics.Row]
 
   def to_arrays(self) -> dict[str, np.ndarray]:
-    """By name, for a checkpoint."""
+    """Converts it to arrays by name, for a checkpoint."""
     columns = round_metrics.columns(self.rows)
     return {
       'total': np.array(self.total),
@@ -406,15 +405,15 @@ class HostState(NamedTuple):
   def parse(
     cls, completed: int, arrays: Mapping[str, np.ndarray]
   ) -> 'HostState':
-    """The reverse of `to_arrays`, maybe of a damaged file.
+    """The inverse of `to_arrays`; the arrays may come from a damaged file.
 
     Args:
       completed: The number of rounds completed.
-      arrays: Of `to_arrays`.
+      arrays: The result of `to_arrays`.
 
     Raises:
-      KeyError: If one is missing.
-      ValueError: If they cannot be those of so many rounds.
+      KeyError: If an array is missing.
+      ValueError: If the arrays do not fit the number of rounds.
     """
 
     def part(prefix: str) -> dict[str, np.ndarray]:

@@ -1,18 +1,18 @@
 """Exports a trained model as files that do not need this library.
 
   model/              a SavedModel, for TF Serving and `tf.saved_model.load`
-  model/model.keras   the same as a Keras file, of Keras 2 and 3
+  model/model.keras   the same model as a Keras file, for Keras 2 and 3
 
 The SavedModel's signature `serving_default` takes `features` and returns
 `class_scores` (the outputs of the model: logits, or the score of the second of
 two classes) and `predicted_class`. Both contain two JSON files, the SavedModel
 in `assets.extra/`, the Keras file as members of its zip archive:
 
-  model_spec.json   types and shapes of the signature; what features it takes
+  model_spec.json   types and shapes of the signature; the features it takes
   privacy.json      the privacy statement of the training, if there is one
 
 Keras 3 loads the Keras files of most models, too (`_for_both`). For attention,
-and for operators between layers, it takes the SavedModel, by `TFSMLayer`.
+and for operators between layers, load the SavedModel with `TFSMLayer`.
 
 The files do not depend on the process that wrote them, or on the time: equal
 weights and notes give equal files. TensorFlow numbers functions and tensors,
@@ -47,9 +47,9 @@ from tvdp_tf.output import files
 SPEC = 'model_spec.json'
 STATEMENT = 'privacy.json'
 KERAS = 'model.keras'
-# In Keras's words: the first date that a zip archive can have.
+# In Keras's format: the earliest date that a zip archive can have.
 _DATE_SAVED = '1980-01-01@00:00:00'
-# What Keras raises of a model that it cannot write: not of a disk.
+# What Keras raises for a model that it cannot write; disk errors differ.
 _UNWRITABLE = (
   *(AssertionError, AttributeError, LookupError, NotImplementedError),
   *(TypeError, ValueError),
@@ -67,19 +67,19 @@ def save_model(
 ) -> None:
   """Writes a SavedModel, with a Keras file in it.
 
-  A model that Keras cannot write to its own format is written as a SavedModel
-  alone, with a warning in the log; one that it cannot write as a SavedModel
-  either, with the signature and the weights alone. Layers of one's own need
-  their code to load the Keras file; the SavedModel needs none.
+  If Keras cannot write a model to its own format, only the SavedModel is
+  written, with a warning in the log. If Keras cannot write it as a SavedModel
+  either, that contains only the signature and the weights. Custom layers need
+  their code to load the Keras file; the SavedModel does not.
 
   Args:
-    path: The folder to create; it appears whole or not at all.
+    path: The folder to create, atomically.
     spec: The model's spec.
     input_shape: Shape of one example.
     num_classes: Number of classes.
     weights: The trained weights, in Keras's order.
     statement: The privacy statement, ready for `json.dumps`.
-    features: Of `learning.features`: what the inputs are computed with.
+    features: The features that the inputs consist of (`learning.features`).
   """
   least = _draw_high()
   with (
@@ -94,7 +94,7 @@ def save_model(
     notes = {SPEC: _model_spec(spec.name, features, serve)}
     if statement is not None:
       notes[STATEMENT] = files.json_text(statement)
-    # It warns of a model that is not compiled, as none here is.
+    # TensorFlow warns that the model is not compiled, which is intended.
     with _environment.tensorflow_logs_from(python_logging.ERROR):
       _save_saved_model(model, temporary, serve)
     _renumber_drawn(temporary, least)
@@ -109,12 +109,12 @@ def save_model(
 
 @contextlib.contextmanager
 def _names_from_the_start() -> Iterator[None]:
-  """Within it Keras names layers as if it had built nothing before.
+  """Makes Keras name layers as if it had built nothing before.
 
-  Afterwards its counters are where they were: who builds a model around that
-  gets no name twice.
+  At the end of the context, the counters are restored, so that code that builds
+  a model around it gets no name twice.
   """
-  # They have no public name.
+  # The counters have no public name.
   backend: Any = inspect.getmodule(tf.keras.backend.get_uid)
   of_layers = backend.PER_GRAPH_OBJECT_NAME_UIDS, backend.OBSERVED_NAMES
   before = [names.copy() for names in of_layers]
@@ -186,8 +186,8 @@ def _model_spec(
   return files.json_text(described)
 
 
-# What Keras 2 writes of a layer and does without, and Keras 3 does not know. Of
-# a separable convolution the depthwise and the pointwise kernel are made.
+# Options that Keras 2 writes but does not need, and Keras 3 does not know. A
+# separable convolution has these for its depthwise and pointwise kernels.
 _DEPTHWISE = ('DepthwiseConv1D', 'DepthwiseConv2D')
 _SEPARABLE = ('SeparableConv1D', 'SeparableConv2D')
 _NOT_IN_KERAS_3 = {
@@ -197,18 +197,18 @@ _NOT_IN_KERAS_3 = {
   'kernel_regularizer': _SEPARABLE,
   'kernel_constraint': _SEPARABLE,
 }
-# The number of an object that is used twice.
+# Keras's number for an object that is used twice.
 _SHARED = 'shared_object_id'
-# The only value that may be left out, where there is one.
+# Option -> the only value with which it may be left out.
 _LEFT_OUT = {'time_major': False, 'groups': 1}
 
 
 def _for_both(model: dict[str, Any]) -> dict[str, Any]:
-  """A model's configuration of Keras 2 as Keras 3 understands it, too."""
+  """Converts a Keras 2 configuration so that Keras 3 understands it, too."""
   model = _without_options(model)
   if model['module'] == 'keras.src.engine.functional':
-    # Both know it by its inputs and outputs. In another model Keras 3 would
-    # take it for one of lists.
+    # Both versions recognize it by its inputs and outputs. Not done for inner
+    # models: Keras 3 would take them for models of lists.
     as_both = {
       'module': 'keras',
       'class_name': 'Model',
@@ -219,14 +219,14 @@ def _for_both(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_options(value: Any) -> Any:
-  """The same configuration without what Keras 3 does not know."""
+  """Returns the configuration without options that Keras 3 does not know."""
   if isinstance(value, list):
     return [_without_options(part) for part in value]
   if not isinstance(value, dict):
     return value
   value = {name: _without_options(part) for name, part in value.items()}
   config, kind = value.get('config'), value.get('class_name')
-  # Of a class of one's own nothing is known.
+  # Nothing is known about custom classes.
   if not isinstance(config, dict) or not str(value.get('module')).startswith(
     'keras.'
   ):
@@ -237,14 +237,14 @@ def _without_options(value: Any) -> Any:
     if kind in kinds
     and config.get(name) == _LEFT_OUT.get(name, config.get(name))
   }
-  if kind != 'InputLayer':  # Which every model here has.
+  if kind != 'InputLayer':  # Every model here has one.
     unknown.add('batch_input_shape')
   config = {n: part for n, part in config.items() if n not in unknown}
   return value | {'config': config}
 
 
 def _renumber_shared(value: Any, numbers: dict[int, int]) -> None:
-  """Counts what Keras numbers by its place in memory."""
+  """Renumbers shared objects, which Keras numbers by memory address."""
   for part in value.values() if isinstance(value, dict) else value:
     if isinstance(part, dict | list):
       _renumber_shared(part, numbers)
@@ -272,34 +272,34 @@ def _save_keras(
   members |= {name: text.encode() for name, text in notes.items()}
   with zipfile.ZipFile(path, 'w') as archive:
     for name, content in members.items():
-      archive.writestr(zipfile.ZipInfo(name), content)  # Of 1980, too.
+      archive.writestr(zipfile.ZipInfo(name), content)  # Also dated 1980.
 
 
 _GRAPH = 'saved_model.pb'
-# Hashes of what is changed here; loaders do without.
+# Hashes of files that are changed here; loaders do not need them.
 _FINGERPRINT = 'fingerprint.pb'
-# The numbers that TensorFlow draws during an export are above this, and nothing
-# else in a name is.
+# Numbers that TensorFlow draws during an export are above this; no other number
+# in a name is.
 _LEAST_DRAWN = 10**6
 _DRAWN = re.compile(r'(?<!\d)\d{7,}(?!\d)')
-# No text that a configuration or a table holds.
+# Matches names, but no text of a configuration or a table.
 _NAME = re.compile(r'[\w./:;^@+>-]*')
 
 
 def _fields(message: Any) -> Iterator[tuple[str, Any, bool]]:
-  """The name, the value and whether it is a map of what a message holds."""
+  """Yields (name, value, whether it is a map) for the fields of a message."""
   for field, value in message.ListFields():
     entry = field.message_type and field.message_type.GetOptions().map_entry
     yield field.name, value, bool(entry)
 
 
 def _rename(message: Any, new_name: Callable[[str], str]) -> None:
-  """Gives new names to all names in a message."""
+  """Replaces all names in a message."""
 
   def renamed(value):
     if isinstance(value, str) and _NAME.fullmatch(value):
       return new_name(value)
-    if isinstance(value, bytes) and value.isascii():  # Of an attribute.
+    if isinstance(value, bytes) and value.isascii():  # In an attribute.
       return renamed(value.decode()).encode()
     return value
 
@@ -326,18 +326,18 @@ def _rename(message: Any, new_name: Callable[[str], str]) -> None:
 
 
 def _draw_high() -> int:
-  """A number that TensorFlow has drawn, of which it draws higher ones alone."""
+  """Returns a number drawn by TensorFlow; all later ones are higher."""
   while (number := ops.uid()) < _LEAST_DRAWN:
     pass
   return number
 
 
 def _renumber_drawn(path: pathlib.Path, least: int) -> None:
-  """Numbers what TensorFlow has numbered in the order of the drawing.
+  """Replaces the numbers that TensorFlow has drawn by their ranks.
 
   Args:
     path: The folder of a SavedModel.
-    least: No more than the numbers that were drawn for it.
+    least: A lower bound on the numbers that were drawn for it.
   """
   file = path / _GRAPH
   model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
@@ -357,7 +357,7 @@ def _renumber_drawn(path: pathlib.Path, least: int) -> None:
   _rename(model, lambda n: _DRAWN.sub(lambda m: new.get(m[0], m[0]), n))
   for graph in model.meta_graphs:
     library = graph.graph_def.library
-    # They come in the order of a hash table.
+    # TensorFlow writes them in the order of a hash table.
     library.function.sort(key=lambda f: f.signature.name)
     library.registered_gradients.sort(key=lambda g: g.gradient_func)
   file.write_bytes(model.SerializeToString(deterministic=True))

@@ -1,4 +1,4 @@
-"""From settings to the parts of a run: users with data, and their mechanism."""
+"""Builds a run's federation from its settings: users, their data, a model."""
 
 import dataclasses
 import functools
@@ -27,13 +27,13 @@ OWN = datasets.OWN
 
 @dataclasses.dataclass(frozen=True)
 class Own:
-  """Data and a model that no name stands for: the caller has them.
+  """The caller's own data and model, which have no names.
 
   Attributes:
     dataset: The data set; its name is `OWN`.
     spec: The model.
-    clients: For each user, the indices of its training examples; None to have
-      them dealt out.
+    clients: For each user, the indices of its training examples; None to deal
+      them out.
   """
 
   dataset: datasets.Dataset
@@ -48,15 +48,15 @@ class Federation:
   Attributes:
     dataset: The data set; its test part is public.
     spec: The model.
-    examples: For each user, the indices of its training examples; of a `range`
-      they are a view, not a copy.
+    examples: For each user, the indices of its training examples. With a
+      `range`, the user's data are a view, not a copy.
     participation: The rule that draws the cohorts.
-    public_seed: Seed of the initial weights and, but for `poisson`, of the
+    public_seed: Seed of the initial weights and, except with `poisson`, of the
       cohorts. None of these is secret; the noise is never drawn from it unless
       the run is seeded.
-    partition_seed: Seed of the split, as public; None if there was no split.
-    features_sha256: Digest of the features of public examples, if they are a
-      function of the user's own; otherwise empty.
+    partition_seed: Public seed of the split; None if there was no split.
+    features_sha256: Digest of the features of public examples, if a user's own
+      function computes them; otherwise empty.
   """
 
   dataset: datasets.Dataset
@@ -81,7 +81,7 @@ class Federation:
     return self.dataset.train_features.shape[1:]
 
   def user_data(self, user: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features [n, ...] and labels [n] of a user."""
+    """Returns features [n, ...] and labels [n] of a user."""
     if user not in self._user_data:
       part: np.ndarray | slice | range = self.examples[user]
       if isinstance(part, range):
@@ -91,9 +91,9 @@ class Federation:
         self.dataset.train_labels[part],
       )
       if self.dataset.is_on_disk:
-        return arrays  # Nobody keeps them.
+        return arrays  # Nobody caches these.
       for array in arrays:
-        # The compiled runtime keeps what cannot change on its device.
+        # The compiled runtime caches read-only arrays on its device.
         part_of: np.ndarray | None = array
         while isinstance(part_of, np.ndarray):
           part_of.flags.writeable = False
@@ -103,16 +103,16 @@ class Federation:
 
   @functools.cached_property
   def num_parameters(self) -> int:
-    """How many weights the model has."""
+    """The model's number of weights."""
     return int(self._keras_model.count_params())
 
   @functools.cached_property
   def _keras_model(self) -> tf.keras.Model:
-    # Nobody else has it: whoever has a model may train it.
+    # Not shared with anybody, who might train it.
     return self.initial_model()
 
   def initial_model(self) -> tf.keras.Model:
-    """A Keras model of the weights that training starts from, a new one."""
+    """Builds a new Keras model with the weights that training starts from."""
     return self.spec.build(
       self.input_shape, self.dataset.num_classes, self.public_seed % 2**31
     )
@@ -127,7 +127,8 @@ class Federation:
     """The model as a function of its weights, traced once.
 
     Raises:
-      ValueError: If it cannot be one (`functional.FunctionalModel`).
+      ValueError: If the model does not support it
+        (`functional.FunctionalModel`).
     """
     return functional.FunctionalModel(self._keras_model)
 
@@ -135,7 +136,7 @@ class Federation:
 def local_steps(
   settings: settings_lib.TrainingSettings, spec: models.ModelSpec
 ) -> dict[str, Any]:
-  """The local steps of a client, as arguments of `federated.client_work`."""
+  """The options of local steps, as arguments of `federated.client_work`."""
   return {
     'local_steps': settings.local_steps,
     'learning_rate': settings.learning_rate,
@@ -148,18 +149,18 @@ def data_on_record(
   partition_seed: int,
   public_sizes: Sequence[int] = (),
 ) -> str:
-  """Whose data a user's number stands for, in words that a ledger may tell.
+  """Describes whose data a user's number refers to, for a public ledger.
 
-  Two runs with the same words and the same `partition_seed` have dealt out the
-  same data alike: besides the settings, the words hold a digest of how made-up
-  examples are dealt out, which another version of this code or of NumPy may do
-  otherwise. Nothing in them is computed from the data, but for the sizes: it is
-  taken for granted that a folder still holds what it held.
+  Two runs with the same description and the same `partition_seed` have dealt
+  out the same data in the same way. Besides the settings, it contains a digest
+  of how made-up examples are dealt out, because another version of this code or
+  of NumPy may do so differently. Nothing in it is computed from the data,
+  except the sizes. It assumes that the content of a folder has not changed.
 
   Args:
     settings: The run's settings.
     partition_seed: Seed of the split.
-    public_sizes: How much each user has, where that is public.
+    public_sizes: Each user's number of examples, if that is public.
   """
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
   if settings.split not in (OWN, 'natural'):
@@ -187,12 +188,12 @@ def assemble(
 
   Args:
     settings: The run's settings.
-    public_seed: That of an earlier run, to get its very federation again.
-    test_part: As of `datasets.with_test_part`.
+    public_seed: The seed of an earlier run, to rebuild the same federation.
+    test_part: As for `datasets.with_test_part`.
     partition_seed: Seed of the split, to deal out the data as in another run;
       by default `public_seed`.
     progress: Whether to draw a progress bar while features are computed.
-    own: What the names `OWN` in the settings stand for.
+    own: The data and model that `OWN` in the settings refers to.
 
   Returns:
     The federation.
@@ -223,7 +224,7 @@ def assemble(
   views.check(settings.views, dataset.train_features.shape[1:])
   cohort_seed = public_seed
   if settings.participation == 'poisson' and settings.seed is None:
-    # Amplification rests on it being a secret: it is written nowhere.
+    # Amplification requires that it is secret: it is never written.
     cohort_seed = secrets.randbits(63)
   federation = Federation(
     dataset=dataset,
@@ -234,5 +235,5 @@ def assemble(
     partition_seed=partition_seed,
     features_sha256=features_sha256,
   )
-  _ = federation.num_parameters  # A model that does not fit is an error now.
+  _ = federation.num_parameters  # Raises now if the model does not fit.
   return federation

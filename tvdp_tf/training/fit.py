@@ -1,4 +1,4 @@
-"""`fit`: a Keras model, data in memory, a budget; `train` does the rest."""
+"""`fit` trains a Keras model on data in memory, by calling `train`."""
 
 import base64
 import dataclasses
@@ -19,8 +19,8 @@ from tvdp_tf.training import federation, run_folder
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
 
-# For a model that nobody knows anything of, found on the digits: everybody in
-# every round, one step a round, and a server that averages. See `fit`.
+# For an unknown model, chosen on the digits: all users in every round, one step
+# per round, and a server that averages. See `fit`.
 _DEFAULTS: dict[str, Any] = {
   'mechanism': 'distributed',
   'epsilon': 3.0,
@@ -40,14 +40,14 @@ class PrivateRun:
   """What `fit` returns; a notebook shows its statement and its curves.
 
   Attributes:
-    model: The trained Keras model, a copy of the caller's, its last softmax or
-      sigmoid included. The files in `output_dir`/model end in scores: training
-      has this step in the loss.
+    model: The trained Keras model, a copy of the caller's including its last
+      softmax or sigmoid. The files in `output_dir`/model output scores, because
+      training computes this step in the loss.
     statement: The privacy statement of the run.
     loss: Test loss of the last round.
     accuracy: Test accuracy of the last round.
     output_dir: The run's folder.
-    majority: Share of the most frequent class in the test data.
+    majority: Fraction of the most frequent class in the test data.
   """
 
   model: tf.keras.Model
@@ -59,7 +59,7 @@ class PrivateRun:
 
   @functools.cached_property
   def metrics(self) -> dict[str, np.ndarray]:
-    """Numbers of every round by name, float64 [rounds] (`training.metrics`)."""
+    """Per-round numbers by name, float64 [rounds] (`training.metrics`)."""
     rows = files.read_csv(self.output_dir / run_folder.METRICS)
     return {
       name: np.array([float(row[name]) for row in rows]) for name in rows[0]
@@ -67,10 +67,10 @@ class PrivateRun:
 
   @property
   def history(self) -> Any:
-    """`metrics` as a pandas DataFrame, a row a round.
+    """`metrics` as a pandas DataFrame, with one row per round.
 
     Raises:
-      ImportError: If there is no pandas.
+      ImportError: If pandas is not installed.
     """
     try:
       import pandas  # noqa: PLC0415
@@ -97,7 +97,7 @@ class PrivateRun:
     )
 
   def _repr_html_(self) -> str:
-    """For a notebook."""
+    """HTML for a notebook."""
     curves = (self.output_dir / run_folder.CURVES).read_bytes()
     return (
       f'<p><b>{html.escape(self.statement.verdict)}</b></p>'
@@ -161,7 +161,7 @@ def fit(
   Raises:
     UsageError: If data, model or settings do not fit, or `output_dir` exists.
       The message shows no values of the data.
-    TrainingFailedError, NotWrittenError, LedgerError: As of `train`.
+    TrainingFailedError, NotWrittenError, LedgerError: As for `train`.
   """
   try:
     if output_dir is not None:
@@ -192,7 +192,7 @@ def fit(
     run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  # Absolute: the process may go to another folder.
+  # Absolute, because the process may change its working directory.
   output_dir = pathlib.Path.cwd() / (
     output_dir or time.strftime('runs/fit-%Y%m%d-%H%M%S')
   )
@@ -220,16 +220,16 @@ class _Own:
 
 
 def _own(model, x, y, test, loss, asked: Any, user_ids=None) -> _Own:
-  """Model and data, checked; `asked` are the features of the settings.
+  """Checks model and data; `asked` are the features of the settings.
 
   Raises:
-    ValueError: If they do not fit.
+    ValueError: If they do not fit together.
   """
   shape = own_data.shape_of(x, y)
   name = features.register(asked) if callable(asked) else asked
   has_features = name != features.NONE
   found = own_model.OwnModel(model, features.output_shape(name, shape), loss)
-  # Features are made of floats.
+  # Features are computed from floats.
   dtype = np.dtype(np.float32) if has_features else found.input_dtype
   data, clients = own_data.dataset(
     x, y, test, found.num_classes, dtype, user_ids
@@ -247,10 +247,10 @@ def _own(model, x, y, test, loss, asked: Any, user_ids=None) -> _Own:
 def _settings(
   own: _Own, users: int | None, given: dict[str, Any]
 ) -> settings_lib.TrainingSettings:
-  """The run's settings.
+  """Returns the run's settings.
 
   Raises:
-    ValueError: If one is out of its range.
+    ValueError: If a setting is out of its range.
   """
   clients = own.data.clients
   if clients is not None:

@@ -8,20 +8,20 @@ For any mechanism, a row has only values that are released or public anyway:
   remaining_budget   the target minus that: negative where a mechanism that
                      does not enforce its target has overspent
   signal_to_noise    of the released models before and after the round
-  participants       of the cohort: who was asked to upload
-  dropped            of the cohort: who had no budget left, or whose upload
-                     could not be used after its noise
+  participants       the clients of the cohort that were asked to upload
+  dropped            those that had no budget left, or whose upload could not
+                     be used after its noise
   rounds             planned when the round began
   seconds            of the round, without its evaluation
 
-There is no share of clipped gradients and no norm of a client's update: these
-are computed from the data before any noise, and no guarantee covers them.
+There is no fraction of clipped gradients and no norm of a client's update:
+these are computed from the data before any noise, and no guarantee covers them.
 `paper`, which has no guarantee, shows no more than the others, so that metrics
-do not change when it is replaced by a sound mechanism. `dropped` is left out
-where users are protected: there the noise is added after the sum, and whether
-an upload can be used is private. With Poisson participation the size of a
-cohort is secret, so `participants` is left out as well, and so is `seconds`,
-which tells it. Without noise, `signal_to_noise` and `remaining_budget` are left
+do not change when it is replaced by a sound mechanism. `dropped` is left out if
+users are protected: then the noise is added after the sum, and whether an
+upload can be used is private. With Poisson participation, the size of a cohort
+is secret, so `participants` is left out as well, and so is `seconds`, which
+reveals it. Without noise, `signal_to_noise` and `remaining_budget` are left
 out, because they would have no meaning.
 
 Rows are evaluated and released while the next round runs (`RoundLog`).
@@ -56,25 +56,25 @@ _SCALARS = 1
 def signal_to_noise(
   mean_update: Sequence[Any], mean_noise_stddev: float
 ) -> float:
-  """How far a round moved the model beyond what its noise did.
+  """Estimates how far a round moved the model, relative to its noise.
 
-  The mean update u, as released, is the clients' mean update
-  plus noise with the expected square norm d s^2. So ||u||^2 - d s^2 estimates
-  the square of the norm of the former without bias, and the ratio is
+  The released mean update u is the clients' mean update plus noise whose
+  expected squared norm is d s^2. So ||u||^2 - d s^2 is an unbiased estimate of
+  the squared norm of the clients' mean update, and the ratio is
 
     sqrt(max(0, ||u||^2 - d s^2)) / (sqrt(d) s).
 
-  It is computed from two released models and public numbers alone, and so it
-  reveals nothing beyond them (post-processing).
+  It is computed only from two released models and public numbers, so it reveals
+  nothing beyond them (post-processing).
 
   Args:
-    mean_update: What the round's clients add to the model in the mean, arrays
-      of d parameters in all (`server_optimizer.mean_update`).
+    mean_update: The mean update of the round's clients, arrays of d parameters
+      in total (`server_optimizer.mean_update`).
     mean_noise_stddev: s, standard deviation of the noise in each parameter of
       the mean, > 0.
 
   Returns:
-    The ratio; 0 where the noise hides the update.
+    The ratio; 0 if the noise hides the update.
   """
   updates = [np.asarray(part, np.float64) for part in mean_update]
   dimension = sum(update.size for update in updates)
@@ -92,15 +92,15 @@ def row(
   seconds: float,
   rounds: int,
 ) -> Row:
-  """The row of a round that has been run, but not evaluated.
+  """Returns the row of a round that has been run, but not evaluated.
 
   Args:
-    plan: The run's plan, the round in its history.
+    plan: The run's plan, with the round in its history.
     releases: The round.
     dropped: How many clients of its cohort were left out.
-    mean_update: Of `server_optimizer.mean_update`.
-    seconds: Of the round.
-    rounds: How many were planned when it began.
+    mean_update: The result of `server_optimizer.mean_update`.
+    seconds: The duration of the round.
+    rounds: How many rounds were planned when it began.
 
   Returns:
     The row; its loss and accuracy are NaN.
@@ -127,7 +127,7 @@ def row(
 
 
 def _text(name: str, value: float) -> str:
-  """A value as it is logged; what is spent is never rounded down."""
+  """Formats a value for the log; spent budget is never rounded down."""
   if name == 'remaining_budget':
     return repr(float(value))
   if name == 'delivered_epsilon':
@@ -136,7 +136,7 @@ def _text(name: str, value: float) -> str:
 
 
 def _float32(name: str, value: float) -> float:
-  """A value for TensorBoard: what is spent up, what remains down."""
+  """Rounds a value for TensorBoard: spent budget up, remaining budget down."""
   up = {'delivered_epsilon': math.inf, 'remaining_budget': -math.inf}
   nearest = np.float32(value)
   if name in up and (nearest < value if up[name] > 0 else nearest > value):
@@ -145,18 +145,18 @@ def _float32(name: str, value: float) -> float:
 
 
 def whole(row: Row, loss: float, accuracy: float) -> Row:
-  """A row with what the evaluation adds to it."""
+  """Returns a row completed by its evaluation."""
   return collections.OrderedDict(row, test_loss=loss, test_accuracy=accuracy)
 
 
 def columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-  """The rows by column, for a checkpoint."""
+  """Returns the rows by column, for a checkpoint."""
   names = rows[0] if rows else ()
   return {name: np.array([one[name] for one in rows]) for name in names}
 
 
 def rows(by_column: Mapping[str, np.ndarray], count: int) -> list[Row]:
-  """The rows of `columns`, maybe from a damaged file.
+  """The inverse of `columns`; the columns may come from a damaged file.
 
   Raises:
     ValueError: If they are not `count` rows of numbers.
@@ -178,7 +178,7 @@ class Releaser:
   """Releases the rows of one run, in order."""
 
   def __init__(self, output_dir: pathlib.Path, released: Sequence[Row]):
-    """Starts with the rows of the rounds before, whatever the file holds.
+    """Starts with the rows of previous rounds, whatever the file contains.
 
     Args:
       output_dir: The run's folder.
@@ -203,11 +203,11 @@ class Releaser:
     """
     table = _csv_text([values], first=round_number)
     header, _, line = table.partition(_END)
-    # The rows before, as they are: what a release takes must not grow. Of no
-    # rows the header lacks the further columns.
+    # Appends to the existing text, so that the time of a release does not grow.
+    # Without rows, the header lacks the additional columns.
     self._text = (self._text if round_number > 1 else header + _END) + line
     with files.errors_in_one_line(self._csv):
-      # Atomic, but not synced: the checkpoint has it, too.
+      # Atomic, but not synced: the checkpoint contains it, too.
       files.write_text(self._csv, self._text, lasting=False)
     with files.errors_in_one_line(self._tensorboard):
       self._write_events(round_number, values)
@@ -217,15 +217,15 @@ class Releaser:
     logging.info('round=%d %s', round_number, text)
 
   def _write_events(self, round_number: int, values: Row) -> None:
-    """All scalars at once: an operation for each takes ten times as long."""
+    """Writes all scalars at once; one op for each takes ten times as long."""
     summary = tf.compat.v1.Summary()
     for name, value in values.items():
       found = summary.value.add(tag=name)
-      # As `tf.make_tensor_proto`, which takes ten times as long.
+      # Like `tf.make_tensor_proto`, which takes ten times as long.
       found.tensor.dtype = tf.float32.as_datatype_enum
       found.tensor.tensor_shape.SetInParent()
       found.tensor.float_val.append(_float32(name, value))
-      # As `tf.summary.scalar` describes it.
+      # Like `tf.summary.scalar`.
       found.metadata.plugin_data.plugin_name = 'scalars'
       found.metadata.data_class = _SCALARS
     with self._events.as_default():
@@ -235,11 +235,11 @@ class Releaser:
 
 
 def _csv_text(released: Sequence[Row], first: int = 1) -> str:
-  """The table of these rows, of the rounds from `first` on."""
+  """Formats rows as a table; the first row is that of round `first`."""
   others = (
     released[0].keys() - {*run_folder.METRICS_COLUMNS} if released else ()
   )
-  # `seconds` first.
+  # `seconds` comes first.
   further = sorted(others, key=lambda name: (name != 'seconds', name))
   names = [*run_folder.METRICS_COLUMNS[1:], *further]
   return files.csv_text(
@@ -253,10 +253,10 @@ def _csv_text(released: Sequence[Row], first: int = 1) -> str:
 
 
 class RoundLog:
-  """Evaluates the model of each round, and releases its row, beside the next.
+  """Evaluates each round's model and releases its row during the next round.
 
   Attributes:
-    rows: Of all rounds that have been run; the last may lack its evaluation.
+    rows: The rows of all rounds run so far; the last may lack its evaluation.
     loss: Test loss of the last round that has been evaluated.
     accuracy: Its test accuracy.
   """
@@ -265,7 +265,7 @@ class RoundLog:
     """Starts before round 1.
 
     Args:
-      evaluator: Of the run's model, on its test set.
+      evaluator: Evaluates the run's model on its test set.
       output_dir: The run's folder.
     """
     self._evaluator = evaluator
@@ -273,7 +273,7 @@ class RoundLog:
     self.rows: list[Row] = []
     self.loss = self.accuracy = float('nan')
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
-    # Of the last round, until its row is whole; at its end it is released.
+    # Evaluation of the last round until its row is complete; it releases it.
     self._evaluation: concurrent.futures.Future | None = None
 
   def __enter__(self) -> 'RoundLog':
@@ -286,7 +286,7 @@ class RoundLog:
     """Starts after the rounds of these rows, with the state after the last.
 
     Raises:
-      TrainingFailedError: If the loss of the last is not finite.
+      TrainingFailedError: If the loss of the last round is not finite.
       NotWrittenError: If a file cannot be written.
     """
     self.rows = rows
@@ -297,10 +297,10 @@ class RoundLog:
       await self.settle()
 
   async def add(self, row: Row, state: Any) -> None:
-    """Adds the row of a round, once that of the round before is released.
+    """Adds the row of a round, after releasing that of the previous round.
 
     Raises:
-      TrainingFailedError: If the loss of the round before is not finite.
+      TrainingFailedError: If the loss of the previous round is not finite.
       NotWrittenError: If a file cannot be written.
     """
     await self.settle()
@@ -308,7 +308,7 @@ class RoundLog:
     self._evaluate(state)
 
   def _evaluate(self, state: Any) -> None:
-    """Starts the evaluation of the last round, beside what comes next."""
+    """Starts evaluating the last round, in parallel with the next one."""
     self._evaluation = self._thread.submit(
       self._evaluated,
       len(self.rows),
@@ -321,8 +321,9 @@ class RoundLog:
   ) -> tuple[float, float]:
     """Evaluates the weights after a round, and releases its row.
 
-    Here, for a rename waits for the disk, and the next round need not. The row
-    itself is left as it is: a checkpoint is made of it meanwhile.
+    The release is done here because a rename waits for the disk, and the next
+    round need not wait. The row itself is not changed, because a checkpoint may
+    be reading it.
     """
     loss, accuracy = self._evaluator.evaluate(weights)
     if not np.isfinite(loss):
@@ -334,13 +335,13 @@ class RoundLog:
     return loss, accuracy
 
   async def settle(self, wait: bool = True) -> None:
-    """Takes in the evaluation of the last round; its row is released then.
+    """Completes the last round's row by its evaluation, which releases it.
 
     Args:
-      wait: Whether to wait for it.
+      wait: Whether to wait for the evaluation.
 
     Raises:
-      TrainingFailedError: If its loss is not finite.
+      TrainingFailedError: If the loss is not finite.
       NotWrittenError: If a file cannot be written.
     """
     evaluation = self._evaluation

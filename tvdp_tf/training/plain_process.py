@@ -3,8 +3,8 @@
 It is a `rounds.Process` for any version of TensorFlow, with Keras 2 or 3. It
 supports mechanisms that implement the work of a client in plain TensorFlow
 (`GraphMechanism.plain_work`). Clients train one after the other, and the server
-averages the uploads that can be used, with the same ops and in the same order
-as TFF's process. All runs on the CPU: nothing of it is proven on a GPU.
+averages the usable uploads, with the same ops and in the same order as TFF's
+process. Everything runs on the CPU: nothing here is proven on a GPU.
 """
 
 import collections
@@ -21,14 +21,14 @@ from tvdp_tf.training import federation
 
 
 class ModelWeights(NamedTuple):
-  """As `tff.learning.models.ModelWeights`."""
+  """Like `tff.learning.models.ModelWeights`."""
 
   trainable: tuple[np.ndarray, ...]
   non_trainable: tuple[np.ndarray, ...] = ()
 
 
 class State(NamedTuple):
-  """As `tff.learning.templates.LearningAlgorithmState`."""
+  """Like `tff.learning.templates.LearningAlgorithmState`."""
 
   global_model_weights: ModelWeights
   distributor: tuple[()]
@@ -38,14 +38,14 @@ class State(NamedTuple):
 
 
 class Output(NamedTuple):
-  """What a round leaves: a `rounds.Output`."""
+  """The result of a round: a `rounds.Output`."""
 
   state: State
   metrics: Mapping[str, Any]
 
 
 class PlainBuild(NamedTuple):
-  """What a mechanism makes a client's work from.
+  """The inputs from which a mechanism builds a client's work.
 
   Attributes:
     model: The model.
@@ -63,12 +63,12 @@ def _arrays(structure: Any) -> Any:
 
 
 def _guarantees(plan: mechanisms.Mechanism) -> Hashable:
-  """All that a guarantee rests on in a process, but for its state."""
+  """All that a guarantee depends on in a process, except its state."""
   return plan.graph_key(), plan.settings.local_steps
 
 
 class PlainProcess:
-  """See above; of `build_process`."""
+  """The process described above; see `build_process`."""
 
   def __init__(
     self,
@@ -79,9 +79,9 @@ class PlainProcess:
     """Creates the process.
 
     Args:
-      plan: What it is for; its schedule is in the state.
-      model: The model, at its initial weights.
-      work: Of `GraphMechanism.plain_work`.
+      plan: The plan to run; its schedule is part of the state.
+      model: The model, with its initial weights.
+      work: The result of `GraphMechanism.plain_work`.
 
     Raises:
       ValueError: If the plan has no schedule.
@@ -116,11 +116,11 @@ class PlainProcess:
     self._upload, self._add = upload, add
 
   def check_plan(self, plan: mechanisms.Mechanism) -> None:
-    """Checks that what a plan says of a round is what this process does.
+    """Checks that this process runs rounds as a plan describes them.
 
     Raises:
-      ValueError: If the plan has another clip, noise, neighbourhood or number
-        of local steps.
+      ValueError: If the plan has another clip, noise, neighboring relation or
+        number of local steps.
     """
     if self._made_for != _guarantees(plan):
       raise ValueError(
@@ -129,7 +129,7 @@ class PlainProcess:
       )
 
   def initialize(self) -> State:
-    """The state before round 1."""
+    """Returns the state before round 1."""
     return State(
       ModelWeights(self._initial),
       (),
@@ -144,15 +144,15 @@ class PlainProcess:
     """Runs a round.
 
     Args:
-      state: Of `initialize` or of the round before.
+      state: The state from `initialize` or from the previous round.
       data: A `client_data.client_sequence` for each client.
 
     Raises:
-      tf.errors.InvalidArgumentError: If the schedule has no further round.
+      tf.errors.InvalidArgumentError: If the schedule has no more rounds.
     """
     onednn.require_sound()  # Of this thread, which may be another.
     with tf.device('/device:CPU:0'):
-      # The host may have put numbers of its own there.
+      # The host may have replaced them by its own numbers.
       schedule = collections.OrderedDict(
         (name, tf.constant(state.client_work[name], like.dtype))
         for name, like in schedule_state.initial(self._schedule).items()

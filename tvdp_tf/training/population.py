@@ -22,12 +22,12 @@ from tvdp_tf.training import settings as settings_lib
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-  """All that a mechanism asks of the users: a `mechanisms.Population`.
+  """All that a mechanism needs to know about users: a `mechanisms.Population`.
 
   Attributes:
     participation: The rule that draws the cohorts.
     examples_per_user: |D_k| for each user, int64 [users].
-    num_parameters: How many weights the model has.
+    num_parameters: The model's number of weights.
   """
 
   participation: participation.Participation
@@ -44,7 +44,7 @@ def deal(
 
   Args:
     settings: The run's settings.
-    labels: Of the examples, [n]; an `iid` split looks at n alone.
+    labels: Labels of the examples, [n]; an `iid` split only uses n.
     partition_seed: Seed of the split.
 
   Returns:
@@ -73,11 +73,11 @@ def deal(
 def draw(
   settings: settings_lib.TrainingSettings, cohort_seed: int
 ) -> participation.Participation:
-  """The rule that draws the cohorts.
+  """Returns the rule that draws the cohorts.
 
   Args:
     settings: The run's settings.
-    cohort_seed: Seed of the draws; a secret with `poisson`.
+    cohort_seed: Seed of the draws; it is secret with `poisson`.
   """
   return participation.PARTICIPATIONS[settings.participation](
     settings.users, settings.users_per_round, cohort_seed
@@ -89,15 +89,15 @@ def expected(
   examples_per_user: int | None = None,
   dimension: int | None = None,
 ) -> Population:
-  """The users of a run to come, from what is public of its data set.
+  """The users of a future run, from public facts about its data set.
 
-  With a seed they are those of the run. Without, a run draws seeds of its own,
-  and here both are 0.
+  With a seed, they are the users of that run. Without one, a run draws its own
+  seeds, and here both seeds are 0.
 
   Args:
     settings: The run's settings.
-    examples_per_user: n of every user; by default that of the split.
-    dimension: Number of parameters; by default that of the model.
+    examples_per_user: n for every user; by default, as given by the split.
+    dimension: Number of parameters; by default, that of the model.
 
   Raises:
     ValueError: If a setting does not fit the data set.
@@ -131,7 +131,7 @@ def _num_parameters(settings: settings_lib.TrainingSettings) -> int:
 
 
 def _labels(settings: settings_lib.TrainingSettings) -> np.ndarray:
-  """The labels that a split looks at; other splits than Dirichlet's at none."""
+  """The labels that a split needs; only Dirichlet splits use their values."""
   name, data_dir = settings.dataset, settings.data_dir
   if settings.split in ('iid', 'natural'):
     return np.zeros(datasets.facts(name, data_dir).examples, np.int32)

@@ -22,11 +22,11 @@ from tvdp_tf.training import rounds as rounds_lib
 
 
 class Recorded(NamedTuple):
-  """A round that may be run.
+  """A recorded round that may be run.
 
   Attributes:
-    releases: The round, on record.
-    noise_keys: Of each client.
+    releases: The round, as recorded.
+    noise_keys: The noise key of each client.
     dropped: How many clients of the cohort have no budget left for it.
   """
 
@@ -52,20 +52,20 @@ class Recorder:
     self._num_charged = len(ledger.charged)
 
   def charged(self) -> list[mechanisms.Round]:
-    """All that the ledger has charged this run with, in order."""
+    """Returns all rounds that the ledger has charged to this run, in order."""
     return [self._plan.recorded(record) for record in self._ledger.charged]
 
   def replay(self, releases: int) -> int:
-    """Takes what the ledger holds into the plan's history.
+    """Adds the ledger's rounds to the plan's history.
 
     Args:
-      releases: How many of its charged records a checkpoint had in the history.
+      releases: How many of the charged records are in a checkpoint's history.
 
     Returns:
       How many rounds were released in vain, and will be released again.
 
     Raises:
-      LedgerError: If the ledger holds fewer.
+      LedgerError: If the ledger holds fewer records.
     """
     charged = self.charged()
     if releases > len(charged):
@@ -77,22 +77,22 @@ class Recorder:
       self._plan.take(past)
     lost = charged[releases:]
     if self._seed is not None:
-      # The run repeats them: until then they are in the ledger's book alone,
-      # and in the statement.
+      # The run repeats them. Until then, they are only in the ledger's book and
+      # in the statement.
       return 0
     for past in lost:
       self._plan.take(past)
     return len(lost)
 
   def record(self, state: Any, round_number: int) -> Recorded:
-    """Draws a round's cohort, and records the releases of those who can.
+    """Draws a round's cohort, and records releases of those with budget left.
 
     Args:
       state: The learning process's state before the round.
-      round_number: The round.
+      round_number: The number of the round.
 
     Returns:
-      What to run.
+      The round to run.
 
     Raises:
       BudgetSpentError: If nobody's budget covers the round.
@@ -114,7 +114,7 @@ class Recorder:
       else identity(keys[client].tobytes())
       for client in drawn.clients.tolist()
     }
-    # Runs that share the ledger must not spend what this one finds left.
+    # Other runs on the ledger must not spend what this one finds left.
     with self._ledger.locked():
       self._check_draws(round_number)
       left = self._affordable(drawn, identities)
@@ -141,10 +141,10 @@ class Recorder:
     )
 
   def _check_draws(self, round_number: int) -> None:
-    """Checks that the run's share of delta covers the noise of another round.
+    """Checks that the run's share of delta covers another round's noise draws.
 
     Raises:
-      BudgetSpentError: If the run has drawn as much as it covers.
+      BudgetSpentError: If the run has drawn as much as the share covers.
     """
     settings = self._plan.settings
     covered = noise_distance.TIMES_PLANNED * settings.rounds
@@ -157,12 +157,12 @@ class Recorder:
   def _affordable(
     self, drawn: mechanisms.Round, identities: dict[int, str]
   ) -> list[int]:
-    """Those of a cohort whose budget covers the round, or has covered it."""
+    """Returns the clients whose budget covers, or has covered, the round."""
     clients = drawn.clients.tolist()
     header = self._ledger.header
     if not header.enforced or header.sampling != 'none':
       return clients
-    # A repeat is free, for those who took part then.
+    # A repeat is free for those who took part the first time.
     earlier = self._ledger.first_uses(identities[client] for client in clients)
     fits = {
       clients[i] for i, use in earlier.items() if clients[i] in use.clients
@@ -192,10 +192,10 @@ class Recorder:
     )
 
   def _number_on_record(self, round_number: int, shared: str) -> int:
-    """The round's number in the ledger.
+    """Returns the round's number in the ledger.
 
-    Secret draws are independent only from number to number: a round that is
-    drawn again gets a number of its own.
+    Secret draws are independent only for different numbers, so a round that is
+    drawn again gets a new number.
     """
     repeats = self._ledger.first_use(shared) is not None
     if self._ledger.header.sampling == 'none' or repeats:
@@ -206,13 +206,13 @@ class Recorder:
 
   def _shared_noise_key(self, round_number: int) -> bytes:
     if self._seed is None:
-      return secrets.token_bytes(16)  # Drawn where nobody sees it.
+      return secrets.token_bytes(16)  # Drawn in secret.
     key = noise.seeded_noise_key(self._seed, round_number, noise.SERVER)
     return key.tobytes()
 
 
 def _digest(state: Any) -> bytes:
-  """The digest of the model that the round starts from."""
+  """Returns the digest of the model that the round starts from."""
   digest = hashlib.sha256()
   for weight in state.global_model_weights.trainable:
     digest.update(np.ascontiguousarray(weight).tobytes())

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: model, picture, report, statement."""
+"""Writes the results of a run: model, picture, report and statement."""
 
 import dataclasses
 import pathlib
@@ -19,12 +19,12 @@ from tvdp_tf.training import (
 )
 from tvdp_tf.training import selection as selection_lib
 
-# The report shows each client's epsilon up to this many: 1 ms each.
+# The report shows the epsilon of at most this many clients; each takes 1 ms.
 _MOST_CLIENTS = 1000
 
 
 class Results:
-  """Writes what a run leaves; all of it tells what is in the ledger."""
+  """Writes the results of a run, consistently with its ledger."""
 
   def __init__(
     self,
@@ -34,14 +34,14 @@ class Results:
     output_dir: pathlib.Path,
     selection: selection_lib.Selection | None,
   ):
-    """Prepares them.
+    """Prepares the results.
 
     Args:
-      plan: How the run is private.
-      rounds_on_record: What puts its rounds into the ledger.
+      plan: The run's mechanism.
+      rounds_on_record: Records the run's rounds in the ledger.
       ledger: The run's ledger.
       output_dir: The run's folder.
-      selection: How the run may come to be published among others.
+      selection: How the published run is selected, if it is one of several.
     """
     self._plan = plan
     self._recorder = rounds_on_record
@@ -52,7 +52,7 @@ class Results:
 
   @property
   def _curves(self) -> tuple[pathlib.Path, pathlib.Path, str]:
-    """Of `plots.draw_training_curves`."""
+    """Returns the arguments of `plots.draw_training_curves`."""
     settings = self._plan.settings
     return (
       self._output_dir / run_folder.METRICS,
@@ -62,9 +62,9 @@ class Results:
     )
 
   def statement(self) -> privacy.PrivacyStatement:
-    """On all that is on record; nothing more will be released."""
+    """Returns the statement on all that is recorded; no release may follow."""
     if self._statement is None:
-      # A run with a seed may have stopped before it had repeated them all.
+      # A seeded run may have stopped before it had repeated all of them.
       for past in self._recorder.charged()[len(self._plan.history) :]:
         self._plan.take(past)
       self._statement = statements.of(
@@ -89,10 +89,10 @@ class Results:
   def write_model(
     self, fed: federation.Federation, weights: Sequence[np.ndarray]
   ) -> None:
-    """Exports the model of a run that has come to its end.
+    """Exports the model of a finished run.
 
     Raises:
-      NotWrittenError: If it cannot be written.
+      NotWrittenError: If the model cannot be written.
     """
     drawing_process.begin(*self._curves)
     path = self._output_dir / run_folder.MODEL
@@ -111,14 +111,14 @@ class Results:
     """Writes picture, report and statement on all that was released.
 
     Args:
-      finished: Whether the run has come to its end.
+      finished: Whether the run is finished.
 
     Returns:
       The statement; None if nothing was released.
 
     Raises:
-      NotWrittenError: If one cannot be written.
-      LedgerError: If the ledger cannot be read again, to learn where the run
+      NotWrittenError: If a file cannot be written.
+      LedgerError: If the ledger cannot be read again to find out where the run
         was interrupted.
     """
     if not finished and self._statement is None:
@@ -133,7 +133,7 @@ class Results:
       'ledger_head': self._ledger.head_hash,
     }
     with files.errors_in_one_line(self._output_dir):
-      if not finished:  # First what matters most, should the disk be full.
+      if not finished:  # The most important first, in case the disk is full.
         run_folder.write_privacy(self._output_dir, words, finished)
       drawing_process.draw(*self._curves)
       report.write_run(
@@ -146,6 +146,6 @@ class Results:
         else [],
         target=self._ledger.header.target_epsilon,
       )
-      if finished:  # Last what says so.
+      if finished:  # Last, because it marks the run as finished.
         run_folder.write_privacy(self._output_dir, words, finished)
     return statement

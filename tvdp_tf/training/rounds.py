@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class PlateauDetector:
-  """Reports the rounds whose test loss is not below that of the round before.
+  """Reports rounds whose test loss is not below that of the previous round.
 
-  The paper's trigger of the online refinement. The test set must be public:
-  looking at protected data would be another release.
+  This is the paper's trigger for the online refinement. The test set must be
+  public: evaluating on protected data would be another release.
 
   Attributes:
-    last: The loss of the round before; infinite before the first.
+    last: The loss of the previous round; infinite before the first.
   """
 
   def __init__(self):
     self.last = math.inf
 
   def update(self, loss: float) -> bool:
-    """Takes a round's loss; True if it did not fall."""
+    """Updates the detector with a round's loss; True if it did not fall."""
     stopped = loss >= self.last
     self.last = loss
     return stopped
 
 
-# Cohorts that are drawn at a time: among the rounds, whose data empty the
+# Number of cohorts to draw at a time. Between rounds, whose data evict the
 # caches, one draw takes as long as ten in a row.
 _COHORTS_AHEAD = 16
 
@@ -52,33 +52,33 @@ State = Any
 
 
 class Output(Protocol):
-  """What a round leaves."""
+  """The result of a round."""
 
   @property
   def state(self) -> State:
-    """For the next round."""
+    """The state for the next round."""
 
   @property
   def metrics(self) -> Any:
-    """`excluded_clients` is somewhere in it, if uploads are checked."""
+    """Metrics; they contain `excluded_clients`, if uploads are checked."""
 
 
 class Process(Protocol):
-  """What the rounds ask of a learning process: all that they know of TFF.
+  """What `Rounds` requires of a learning process; all it knows about TFF.
 
   `global_model_weights.trainable` of its state holds the model's weights, and
   `schedule_state.of` and `put` find the noise of the next round.
   """
 
   def initialize(self) -> State:
-    """The state before round 1."""
+    """Returns the state before round 1."""
 
   def next(self, state: State, data: Any) -> Output:
     """Runs a round.
 
     Args:
-      state: Of `initialize` or of the round before.
-      data: A `client_data.client_sequence` for each client; or, of what reads
+      state: The state from `initialize` or from the previous round.
+      data: A `client_data.client_sequence` for each client; or, if clients read
         files, a `client_data.client_block`.
     """
 
@@ -86,7 +86,7 @@ class Process(Protocol):
 def build_process(
   plan: mechanisms.Mechanism, fed: federation.Federation
 ) -> 'tff.learning.templates.LearningProcess':
-  """The learning process of a mechanism, from the federation's initial model.
+  """Builds a mechanism's learning process with the federation's initial model.
 
   Raises:
     ValueError: If the mechanism cannot hide what the model does
@@ -106,10 +106,10 @@ def build_process(
 
 
 class _ReadAhead:
-  """The data of cohorts on the disk, those of the next one read in a thread."""
+  """Reads cohorts' data from disk; a thread reads those of the next cohort."""
 
   def __init__(self, fed: federation.Federation):
-    """Reads nothing yet."""
+    """Does not read anything yet."""
     self._fed = fed
     self._pool = concurrent.futures.ThreadPoolExecutor(1)
     self._next: dict[int, concurrent.futures.Future] = {}
@@ -117,7 +117,7 @@ class _ReadAhead:
   def read(
     self, clients: Sequence[int], then: Sequence[int]
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The data of clients; begins to read that of those who come next."""
+    """Returns the clients' data; starts to read those of the next clients."""
     ready, self._next = self._next, {}
     data = [
       ready[client].result() if client in ready else self._fed.user_data(client)
@@ -129,7 +129,7 @@ class _ReadAhead:
     return data
 
   def close(self) -> None:
-    """Ends the thread; what it has not begun to read is not read."""
+    """Ends the thread, which reads nothing more."""
     self._pool.shutdown(cancel_futures=True)
 
 
@@ -137,14 +137,14 @@ class Rounds:
   """The rounds of one run; `close` frees the files, if there are any.
 
   Attributes:
-    plan: How the run is to be private.
+    plan: The run's mechanism.
     fed: The users and their data.
-    process: What runs a round.
-    completed: The number of rounds that were begun.
+    process: Runs a round.
+    completed: The number of rounds that were started.
     total: The number of rounds planned now; a refinement changes it.
     excluded: How many uploads of the last round could not be used.
-    optimizer: What the server does with the mean update.
-    plateau: What starts a refinement.
+    optimizer: How the server applies the mean update.
+    plateau: Triggers a refinement.
   """
 
   def __init__(
@@ -157,12 +157,12 @@ class Rounds:
     """Starts before round 1.
 
     Args:
-      plan: How the run is to be private.
+      plan: The run's mechanism.
       fed: The users and their data.
-      process: What runs a round.
-      files: The users' data, if the process reads them by itself; None if they
-        are its argument, as the compiled runtime would have them: it keeps
-        them on its device.
+      process: Runs a round.
+      files: The users' data, if the process reads them itself; None to pass
+        them as an argument, as with the compiled runtime, which keeps them on
+        its device.
 
     Raises:
       ValueError: If a process without TFF was built for another plan.
@@ -183,11 +183,11 @@ class Rounds:
 
   @property
   def history(self) -> list[mechanisms.Round]:
-    """The releases of the rounds that were begun."""
+    """The releases of the rounds that were started."""
     return self.plan.history
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """Who is drawn for a round."""
+    """Returns the users drawn for a round."""
     if round_number not in self._cohorts:
       draw = self.fed.participation.cohort
       ahead = range(round_number, round_number + _COHORTS_AHEAD)
@@ -197,13 +197,13 @@ class Rounds:
   def releases(
     self, state: State, round_number: int, clients: np.ndarray
   ) -> mechanisms.Round:
-    """The releases of a round by these clients, with the state's noise."""
+    """Returns these clients' releases in a round, with the state's noise."""
     schedule = schedule_state.of(state)
     stddev = 0.0 if schedule is None else float(schedule['variance']) ** 0.5
     return self.plan.round(round_number, clients, stddev)
 
   def noise_keys(self, releases: mechanisms.Round) -> dict[int, np.ndarray]:
-    """A key for each client: fresh, or of the run's seed."""
+    """Returns a key for each client: fresh, or from the run's seed."""
     seed = self.plan.settings.seed
     return {
       client: (
@@ -220,7 +220,7 @@ class Rounds:
     releases: mechanisms.Round,
     noise_keys: dict[int, np.ndarray],
   ) -> State:
-    """Runs a round; the releases are in the history before they happen."""
+    """Runs a round; releases enter the history before they happen."""
     self.plan.take(releases)
     self.completed = releases.number
     data = self._client_data(releases, noise_keys)
@@ -254,18 +254,18 @@ class Rounds:
     return self._ahead.read(clients, then)
 
   def close(self) -> None:
-    """Frees the files, if there are any; harmless when called again."""
+    """Frees the files, if there are any; it is safe to call it again."""
     if self._files is not None:
       self._files.close()
     if self._ahead is not None:
       self._ahead.close()
 
   def refined(self, state: State, loss: float) -> State:
-    """The state with another schedule, if the loss calls for one.
+    """Returns the state with a refined schedule, if the loss requires one.
 
     Args:
-      state: After a round.
-      loss: Its test loss.
+      state: The state after a round.
+      loss: The test loss of the round.
 
     Returns:
       The state for the next round, if `total` leaves one.
@@ -280,14 +280,14 @@ class Rounds:
     return self.replanned(state)
 
   def replanned(self, state: State) -> State:
-    """The state whose rounds to come spend what is left of the budget.
+    """Returns the state whose remaining rounds spend the remaining budget.
 
     Args:
-      state: After the rounds completed, of `total`.
+      state: The state after the completed rounds, out of `total`.
 
     Returns:
-      The state for the next round; without any budget left, `total` is the
-      number of rounds completed.
+      The state for the next round; if no budget is left, `total` is set to the
+      number of completed rounds.
     """
     current = schedule_state.of(state)
     assert current is not None  # Only noise is refined.
@@ -305,15 +305,15 @@ def on_runtime(
   fed: federation.Federation,
   process: 'tff.learning.templates.LearningProcess | None' = None,
 ) -> Rounds:
-  """The rounds of a plan, as suits the runtime of its settings.
+  """Creates the rounds of a plan, for the runtime of its settings.
 
-  TFF's worker reads the users' data from files, which `Rounds.close` frees; the
+  TFF's worker reads the users' data from files, which `Rounds.close` frees. The
   compiled runtime takes them as an argument and keeps them on its device.
 
   Args:
-    plan: How the run is to be private.
+    plan: The run's mechanism.
     fed: The users and their data.
-    process: Of `build_process`, if it was built before.
+    process: The result of `build_process`, if it was built before.
 
   Raises:
     ClientFilesError: If the files cannot be written.

@@ -1,7 +1,7 @@
 """The training loop: rounds are recorded, run, evaluated and saved.
 
-Every round writes to disk, in this order: the round in the ledger (before
-anything of it is released), the metrics of the previous round, the checkpoint.
+Every round writes to disk, in this order: the round to the ledger (before
+anything is released), the metrics of the previous round, and the checkpoint.
 So when a checkpoint is loaded, the metrics of all rounds but its last are on
 disk, and the evaluation of the last one can be repeated.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
-from tqdm import auto as tqdm  # A bar for notebooks, in one.
+from tqdm import auto as tqdm  # Shows a notebook bar in notebooks.
 
 from tvdp_tf import mechanisms
 from tvdp_tf.federated import learning_process
@@ -42,8 +42,8 @@ class TrainingRun:
 
   Attributes:
     log: The metrics of its rounds.
-    results: What it leaves in its folder.
-    weights: Those that are exported, arrays, once all rounds have been run.
+    results: Writes its results.
+    weights: The exported weights, as arrays, once all rounds have been run.
   """
 
   def __init__(
@@ -59,13 +59,13 @@ class TrainingRun:
     """Prepares the rounds.
 
     Args:
-      plan: How the run is to be private, nothing released.
+      plan: The run's mechanism, which has not released anything.
       fed: The users and their data.
       ledger: The run's ledger, open.
-      config_digest: Of the run's configuration.
+      config_digest: Digest of the run's configuration.
       output_dir: The run's folder.
-      process: Of `rounds.build_process`, if it was built before.
-      selection: How the run may come to be published among others.
+      process: The result of `rounds.build_process`, if it was built before.
+      selection: How the published run is selected, if it is one of several.
 
     Raises:
       NotWrittenError: If the folder cannot be written.
@@ -88,7 +88,7 @@ class TrainingRun:
     self.weights: list[np.ndarray] = []
 
   async def train(self, progress: bool, resume: bool) -> None:
-    """Runs the rounds that are left, and exports the model.
+    """Runs the remaining rounds, and exports the model.
 
     Args:
       progress: Whether to draw a progress bar on the standard error.
@@ -96,7 +96,8 @@ class TrainingRun:
 
     Raises:
       TrainingFailedError: If the loss is not finite, or no client has any
-        budget left for the first round. For a later one, the run ends before.
+        budget left for the first round. If the budget does not cover a later
+        round, the run ends before that round.
       NotWrittenError: If a file cannot be written.
       LedgerError: If the ledger cannot be written.
     """
@@ -141,7 +142,7 @@ class TrainingRun:
 
   def _show(self, bar: tqdm.tqdm) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
-    if math.isnan(accuracy):  # Nothing is evaluated yet.
+    if math.isnan(accuracy):  # No evaluation yet.
       return
     bar.set_postfix(loss=f'{loss:.3f}', accuracy=f'{accuracy:.3f}')
 
@@ -152,7 +153,7 @@ class TrainingRun:
     self.results.write_model(self._fed, self.weights)
 
   async def _start(self, resume: bool) -> Any:
-    """The state of the last checkpoint, if any, or that before round 1."""
+    """Returns the state of the last checkpoint, or the one before round 1."""
     state = self._rounds.process.initialize()
     self._checkpoints = checkpoints.Checkpoints(
       self._output_dir / run_folder.CHECKPOINTS, state, self._config_digest
@@ -168,7 +169,7 @@ class TrainingRun:
     return state
 
   def _resumed(self, state: Any, loaded: checkpoints.Loaded | None) -> Any:
-    """The state to go on with: a checkpoint's, or that before round 1."""
+    """Returns the state to continue from: a checkpoint's or the initial one."""
     releases = 0
     if loaded is None:
       logging.warning(
@@ -198,7 +199,7 @@ class TrainingRun:
   ) -> checkpoints.HostState:
     host = checkpoints.HostState.parse(completed, arrays)
     if self._plan.header.sampling != 'none':
-      for row in host.rows:  # Of an earlier version.
+      for row in host.rows:  # From an earlier version.
         row.pop('seconds', None)
     self._plan.restore(host.plan, host.total)
     return host

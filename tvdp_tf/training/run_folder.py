@@ -31,7 +31,7 @@ MODEL = 'model'
 LEDGER = 'ledger.jsonl'
 REPORT = report.REPORT
 TENSORBOARD = 'tensorboard'
-# The first columns, in this order; further ones follow.
+# The first columns, in this order; additional ones follow.
 METRICS_COLUMNS = (
   'round',
   'noise_stddev',
@@ -43,12 +43,12 @@ _FINISHED = 'finished'
 _PARTS = ('settings', 'versions', 'resolved')
 _DIGEST = 'sha256'
 _RUN_ID = re.compile('[0-9a-f]{32}')
-# What may lead out of the folder, were it a link.
+# Names that must not be links, which could lead out of the folder.
 _OWN = re.compile(
   r'(config\.json|privacy\.json|metrics\.csv|curves\.png|ledger\.jsonl.*'
   r'|report\.html|checkpoints|model|tensorboard)'
 )
-# What a write that was killed leaves: ours, then those of TFF's managers.
+# Leftovers of interrupted writes: ours, then those of TFF's managers.
 _LEFTOVER = re.compile(
   r'\.(config\.json|privacy\.json|metrics\.csv|curves\.png|report\.html|model)'
   r'\.[0-9]+'
@@ -66,7 +66,7 @@ def check_absent(path: pathlib.Path) -> None:
 
 
 def digest(config: Mapping[str, Any]) -> bytes:
-  """SHA-256 of a configuration, 32 bytes; of a run, it never changes."""
+  """SHA-256 of a configuration, 32 bytes; it never changes during a run."""
   parts = {name: config[name] for name in _PARTS}
   return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
@@ -78,33 +78,34 @@ def create(
   run: ledger.LedgerRun,
   join: pathlib.Path | None = None,
 ) -> None:
-  """Creates the folder, and begins the run in its ledger.
+  """Creates the folder, and starts the run in its ledger.
 
-  In it are `config.json`, `metrics.csv`, empty, and unless the run joins
-  another, a ledger. With secret sampling its owner alone may open it.
+  The folder contains `config.json`, an empty `metrics.csv`, and, unless the run
+  joins a shared one, a ledger. With secret sampling, only the owner may open
+  the folder.
 
   Args:
     path: The folder.
-    config: What `config.json` shall hold.
-    header: The ledger's.
-    run: What the ledger is told of the run.
-    join: The ledger that the run shares with others. It must be there, or else
-      is created.
+    config: The content of `config.json`.
+    header: The header of the ledger.
+    run: What the ledger records about the run.
+    join: The ledger that the run shares with others. It is created if it does
+      not exist.
 
   Raises:
     UsageError: If the folder exists or cannot be written.
-    LedgerError: If the ledger cannot be written, or is not of that header.
+    LedgerError: If the ledger cannot be written, or has another header.
   """
   try:
     with files.create_folder(path) as folder:
       if header.sampling != 'none':
-        # The times in it tell how many were drawn.
+        # Times in the folder reveal how many clients were drawn.
         (path if path.is_dir() else folder).chmod(0o700)
       files.write_json(
         folder / CONFIG, {**config, _DIGEST: digest(config).hex()}
       )
       files.write_text(folder / METRICS, ','.join(METRICS_COLUMNS) + '\r\n')
-      # Last: an interrupt before leaves nothing in a shared ledger.
+      # Last, so that an earlier interrupt leaves nothing in a shared ledger.
       if join is None:
         ledger.PrivacyLedger.create(folder / LEDGER, header, run).close()
       elif not join.exists():
@@ -118,10 +119,10 @@ def create(
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-  """Within it no other process goes on with the run in the folder.
+  """Keeps other processes from continuing the run in the folder.
 
   Raises:
-    UsageError: If another does.
+    UsageError: If another process is running it.
   """
   descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
   try:
@@ -141,13 +142,13 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads `config.json` of an existing run.
 
   Returns:
-    Its entries 'settings', 'versions' and 'resolved' are objects, and in the
-    last `public_seed`, `partition_seed`, `run_id` and `shared_ledger` are in
-    their ranges.
+    The configuration. Its entries 'settings', 'versions' and 'resolved' are
+    objects, and in 'resolved', `public_seed`, `partition_seed`, `run_id` and
+    `shared_ledger` are in their ranges.
 
   Raises:
-    UsageError: If the folder is not that of a run, or has links or pipes
-      in it; or the file was damaged, or edited: with another seed or id the
+    UsageError: If the folder is not that of a run, or contains links or pipes;
+      or if the file was damaged or edited: with another seed or id, the
       ledger's clients would not be those of the run.
   """
   try:
@@ -179,7 +180,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _parsed(path: pathlib.Path) -> dict[str, Any]:
-  """The object in `config.json`."""
+  """Returns the object in `config.json`."""
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
   except (FileNotFoundError, NotADirectoryError) as error:
@@ -199,12 +200,12 @@ def _parsed(path: pathlib.Path) -> dict[str, Any]:
 def _refuse_what_misleads(path: pathlib.Path) -> None:
   """Refuses links and pipes among the run's files.
 
-  What an old checkpoint's folder holds is removed some day, and who reads from
-  a pipe waits for a writer.
+  The content of an old checkpoint's folder will be removed, and reading from a
+  pipe waits for a writer.
   """
   try:
     own = [entry for entry in path.iterdir() if _OWN.fullmatch(entry.name)]
-  except OSError:  # There is no such folder: it has no configuration.
+  except OSError:  # No such folder, so no configuration.
     return
   for entry in sorted([*own, *(path / CHECKPOINTS).rglob('*')]):
     name = repr(str(entry.relative_to(path)))
@@ -215,7 +216,7 @@ def _refuse_what_misleads(path: pathlib.Path) -> None:
 
 
 def _entry(part: Mapping[str, Any], name: str) -> str:
-  """An entry as text: in JSON, 1 is neither 1.0 nor true."""
+  """Formats an entry as JSON, where 1 differs from 1.0 and true."""
   return repr(part[name]) if name in part else 'absent'
 
 
@@ -226,17 +227,17 @@ def check_unchanged(
 
   Args:
     path: The run's folder.
-    config: Its `read_config`.
+    config: The result of `read_config` for it.
     part: 'settings', 'versions' or 'resolved'.
-    now: The same part, as it is now.
+    now: The current value of this part.
 
   Raises:
-    UsageError: If they differ, with the first difference: what, then and now.
+    UsageError: If they differ; the message shows the first difference.
   """
   then = config[part]
   now = json.loads(json.dumps(now))
   began = f'as when the run in {str(path)!r} began'
-  # In their own order: what others follow from comes first.
+  # In their original order: causes come before consequences.
   for name in [*now, *sorted(then.keys() - now.keys())]:
     old, new = _entry(then, name), _entry(now, name)
     if old == new:
@@ -254,10 +255,10 @@ def check_unchanged(
 def config_to_resume(
   path: pathlib.Path, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The configuration of a run that these settings can go on with.
+  """Returns the configuration of a run that these settings can resume.
 
   Raises:
-    UsageError: If the folder holds no run, or one of other settings.
+    UsageError: If the folder holds no run, or one with other settings.
   """
   config = read_config(path)
   check_unchanged(path, config, 'settings', settings)
@@ -265,30 +266,30 @@ def config_to_resume(
 
 
 def is_finished(path: pathlib.Path) -> bool:
-  """Whether the run in the folder has come to its end."""
+  """Whether the run in the folder is finished."""
   return files.read_json(path / PRIVACY).get(_FINISHED) is True
 
 
 def write_privacy(
   path: pathlib.Path, statement: Mapping[str, Any], finished: bool
 ) -> None:
-  """Writes `privacy.json`, the last file of a run that has come to its end."""
+  """Writes `privacy.json`, the last file of a finished run."""
   files.write_json(path / PRIVACY, {**statement, _FINISHED: finished})
 
 
 def remove_privacy(path: pathlib.Path) -> None:
-  """Removes statement and report, before there is what they do not count.
+  """Removes statement and report before releases that they do not count.
 
-  None is better than a wrong one, should the run be killed.
+  If the run is killed, no statement is better than a wrong one.
   """
   for name in (PRIVACY, REPORT):
     (path / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(path: pathlib.Path) -> None:
-  """Removes what a run that was killed left half written.
+  """Removes the incomplete files of a run that was killed.
 
-  To be called by the one process that has the ledger open.
+  Only the process that has the ledger open may call it.
   """
   found = [e for e in path.iterdir() if _LEFTOVER.fullmatch(e.name)]
   if (path / CHECKPOINTS).is_dir():

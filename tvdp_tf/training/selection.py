@@ -13,22 +13,22 @@ from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import settings as settings_lib
 
 _VIEW = 'poisson'
-# Of delta: the rest is for what is drawn not to be Gaussian noise.
+# Share of delta; the rest covers the noise's distance from the Gaussian.
 _FOR_ACCOUNTANT = 0.99
-# For a given mean, the distribution of the number of runs: geometric.
+# Shape of the distribution of the number of runs: geometric.
 _SHAPE = 1.0
 _LARGEST_MEAN = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """How the one run is chosen that is published.
+  """How the published run is selected.
 
   Attributes:
-    settings: What was asked for: epsilon is that of what is published.
+    settings: The requested settings; epsilon is that of the published run.
     mean: Mean number of runs, above 1.
-    partition_seed: Public seed of the split, which is that of all the runs: a
-      user must hold the same examples in all of them.
+    partition_seed: Public seed of the split, the same for all runs: a user must
+      hold the same examples in all of them.
   """
 
   settings: settings_lib.TrainingSettings
@@ -37,10 +37,10 @@ class Selection:
 
   @functools.cached_property
   def run_settings(self) -> settings_lib.TrainingSettings:
-    """The settings of each run, whose epsilon is smaller.
+    """The settings of each run, with a smaller epsilon.
 
     Raises:
-      UsageError: If the target is out of reach.
+      UsageError: If the target cannot be reached.
     """
     settings = self.settings
     try:
@@ -66,23 +66,23 @@ class Selection:
       _VIEW,
       settings.sampling_rate,
     )
-    # Calibrated to at most that, each run has at least that noise.
+    # Calibrated to at most this epsilon, each run has at least that noise.
     return dataclasses.replace(settings, epsilon=epsilon)
 
   @property
   def words(self) -> str:
-    """For the ledger of a run."""
+    """A description for the ledger of a run."""
     return (
       'the best of a secret number of runs, geometrically distributed with mean'
       f' {self.mean:g}'
     )
 
   def draw(self) -> int:
-    """Draws how many runs there are: a secret."""
+    """Draws the number of runs, which is secret."""
     return privacy.draw_number_of_runs(self.mean, _SHAPE)
 
   def _epsilon(self, noise_multipliers: list[float], delta: float) -> float:
-    """The epsilon of what is published, with exact Gaussian noise."""
+    """Returns the epsilon of what is published, with exact Gaussian noise."""
     return privacy.best_of_runs_epsilon(
       noise_multipliers,
       delta,
@@ -98,12 +98,12 @@ class Selection:
     noise_multipliers: list[float],
     distance: float,
   ) -> privacy.PrivacyStatement:
-    """The statement on what is published.
+    """Returns the statement on what is published.
 
     Args:
       of_one: The statement on the run alone.
-      noise_multipliers: Of its rounds.
-      distance: Of what it draws from Gaussian noise (`noise_distance`).
+      noise_multipliers: Noise multipliers of its rounds.
+      distance: Distance of its noise from Gaussian noise (`noise_distance`).
     """
     settings = self.settings
     share = noise_distance.share_of_distance(
@@ -148,10 +148,10 @@ class Selection:
 
 
 def check(settings: settings_lib.TrainingSettings, mean: float) -> None:
-  """Checks that the best of several such runs can be accounted for.
+  """Checks that publishing the best of several such runs can be accounted for.
 
   Raises:
-    UsageError: If not.
+    UsageError: If it cannot.
   """
   if not 1 < mean <= _LARGEST_MEAN:
     raise errors.UsageError(

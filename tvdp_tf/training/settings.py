@@ -22,10 +22,10 @@ from tvdp_tf.learning import (
 from tvdp_tf.privacy import calibration as calibration_lib
 from tvdp_tf.privacy import noise_distance, sensitivity
 
-# As in `tvdp_tf.learning.models`, which a check of flags need not wait for.
+# Same as in `tvdp_tf.learning.models`, without importing it to check flags.
 MODELS = ('mlp', 'svm', 'cnn', 'linear')
 SPLITS = ('iid', 'dirichlet', 'natural')
-# In the place of a name: what `fit` has been given.
+# Replaces the name of what the caller passes to `fit`.
 OWN = datasets.OWN
 PARTICIPATIONS = tuple(participation.PARTICIPATIONS)
 CALIBRATIONS = calibration_lib.CALIBRATIONS
@@ -34,10 +34,10 @@ ADJACENCIES = sensitivity.ADJACENCIES
 RUNTIMES = ('compiled', 'tff', 'remote')
 NOISES = noise_distance.NOISES
 DEVICES = ('auto', 'cpu', 'gpu')
-# Which may be given as a function, a class or a list, and are a plan's.
+# Fields that may be a function, a class or a list, and belong to a plan.
 _OF_ANY_TYPE = ('features', 'mechanism', 'schedule', 'given')
 _PLAIN = (int, float, str, type(None))
-# As many lines of a ledger and of metrics.
+# As many lines are in the ledger and in the metrics.
 _MOST_ROUNDS = 10**6
 
 
@@ -62,7 +62,7 @@ class TrainingSettings:
       for `gradient`, `poisson` for `central` and `uniform` otherwise.
     epsilon: Target epsilon.
     delta: Target delta.
-    adjacency: The neighbouring relation of data sets: by default `replace-one`
+    adjacency: The neighboring relation of data sets: by default `replace-one`
       for examples, and `add-or-remove-one` for the users of `central`.
     theta: Ratio of the noise variances of successive rounds.
     schedule: A custom noise schedule, used instead of theta: a standard
@@ -101,20 +101,20 @@ class TrainingSettings:
 
   dataset: str = 'digits'
   data_dir: str | None = None
-  features: Any = 'none'  # Given as a function it is the name from then on.
+  features: Any = 'none'  # A function is replaced by its name.
   views: str = 'none'
   model: str = 'mlp'
   users: int = 10
   users_per_round: int = 5
   split: str = 'iid'
   dirichlet_concentration: float = 0.5
-  mechanism: Any = 'gradient'  # Given as a class it is the name from then on.
+  mechanism: Any = 'gradient'  # A class is replaced by its name.
   participation: str = ''
   epsilon: float = 10.0
   delta: float = 1e-4
   adjacency: str = ''
   theta: float = 0.95
-  schedule: Any = ()  # Given as a function it is the list from then on.
+  schedule: Any = ()  # A function is replaced by its list.
   rounds: int = 10
   local_steps: int = 10
   l2_norm_clip: float = 5.0
@@ -209,7 +209,7 @@ class TrainingSettings:
     return privacy.GeometricShape(self.theta)
 
   def _resolve_numbers(self) -> None:
-    """Numbers of NumPy as Python's, and paths as words: as JSON has them."""
+    """Converts NumPy numbers to Python's, and paths to strings, as in JSON."""
     for name, given in [*vars(self).items()]:
       plain = given
       if isinstance(given, (np.generic, np.ndarray)) and np.ndim(given) == 0:
@@ -258,13 +258,13 @@ class TrainingSettings:
       self.server_momentum,
       self.server_average,
       self.server_final_step,
-      # Of use to the decay alone.
+      # Only used by the decay.
       self.rounds if self.server_final_step != 1 else 1,
     )
 
   @property
   def used_device(self) -> str:
-    """The device, for `runtimes`: discrete noise is not proven on a GPU."""
+    """The device for `runtimes`; discrete noise is not proven on a GPU."""
     return 'cpu' if self.may_draw_discretely else self.device
 
   @property
@@ -274,7 +274,7 @@ class TrainingSettings:
 
   @property
   def noise_words(self) -> str:
-    """How the noise changes over the rounds, in words for a title."""
+    """How the noise changes over the rounds, as a title."""
     return 'own schedule' if self.schedule else f'theta = {self.theta:g}'
 
   def _resolve_schedule(self) -> None:
@@ -350,19 +350,19 @@ class TrainingSettings:
 
   @property
   def sampling_rate(self) -> float:
-    """The share of users in a round, q = K / U."""
+    """The fraction of users in a round, q = K / U."""
     return self.users_per_round / self.users
 
   @classmethod
   def of_mechanism(
     cls, mechanism: str, values: Mapping[str, Any]
   ) -> 'TrainingSettings':
-    """The settings of one of several mechanisms in a comparison.
+    """Returns the settings of one of several mechanisms in a comparison.
 
     Args:
-      mechanism: Its name.
-      values: The other settings; a schedule and views are left out if the
-        mechanism has none.
+      mechanism: Name of the mechanism.
+      values: The other settings; a schedule and views are dropped if the
+        mechanism does not support them.
 
     Raises:
       ValueError: If a setting is out of its range.
@@ -379,7 +379,7 @@ class TrainingSettings:
 
   @classmethod
   def from_dict(cls, values: dict[str, Any]) -> 'TrainingSettings':
-    """Settings from a mapping of exactly their fields.
+    """Creates settings from a mapping that has exactly their fields.
 
     Raises:
       ValueError: If a field is missing, unknown or out of its range.

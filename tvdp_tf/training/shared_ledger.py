@@ -1,4 +1,4 @@
-"""One ledger, and one budget, for several runs on the same users' data.
+"""A shared ledger and budget for several runs on the same users' data.
 
 Runs are counted together correctly only if a user's number stands for the same
 user in all of them. So the ledger's header states, in public, which data the
@@ -15,7 +15,7 @@ from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.privacy import spending, statement
 from tvdp_tf.training import settings as settings_lib
 
-# What runs that share a ledger must have in common, of its header.
+# Fields of the header that must be equal in all runs that share a ledger.
 _COMMON = (
   *('unit', 'adjacency', 'accounting', 'sampling', 'delta', 'clients'),
   *('enforced', 'data', 'partition_seed', 'units'),
@@ -24,12 +24,12 @@ _COMMON = (
 
 @dataclasses.dataclass(frozen=True)
 class SharedLedger:
-  """Where a shared ledger is, and what all its runs may spend.
+  """The path of a shared ledger, and the budget of all its runs.
 
   Attributes:
-    path: The file; its folder must exist. Created if it is missing.
-    epsilon: What a client may spend in all runs together; None for what the
-      ledger says, or for a new one what its first run may spend.
+    path: The file, which is created if it is missing; its folder must exist.
+    epsilon: What a client may spend in all runs together. None for the value in
+      the ledger or, for a new ledger, the target of its first run.
 
   Raises:
     ValueError: If `epsilon` is not a finite number > 0.
@@ -43,10 +43,10 @@ class SharedLedger:
       _validate.positive('ledger_epsilon', self.epsilon)
 
   def check(self, settings: settings_lib.TrainingSettings) -> None:
-    """Checks what the run's settings must be.
+    """Checks that a run with these settings can share a ledger.
 
     Raises:
-      UsageError: If the run cannot share a ledger, whatever the ledger holds.
+      UsageError: If it cannot, whatever the ledger holds.
     """
     if settings.seed is not None:
       raise errors.UsageError(
@@ -63,7 +63,7 @@ class SharedLedger:
         f'ledger must be in a folder that exists, got {str(self.path)!r}'
       )
     if settings.participation == 'poisson':
-      # When it was written tells how many were drawn.
+      # The times of writes reveal how many clients were drawn.
       mode = self.path.parent.stat().st_mode & 0o777
       if mode & 0o077:
         raise errors.UsageError(
@@ -73,11 +73,11 @@ class SharedLedger:
         )
 
   def find(self) -> ledger_lib.LedgerHeader | None:
-    """The header of the ledger, if there is one.
+    """Returns the header of the ledger, if there is one.
 
     Raises:
-      UsageError: If it was given another `epsilon`.
-      LedgerError: If it is damaged, or somebody has it for himself.
+      UsageError: If the ledger has another `epsilon`.
+      LedgerError: If it is damaged, or another process has exclusive access.
     """
     if not self.path.exists():
       return None
@@ -99,21 +99,22 @@ class SharedLedger:
     delta: float,
     distance: float,
   ) -> ledger_lib.LedgerHeader:
-    """The header of the ledger, found or to be created.
+    """Returns the header of the ledger, found or to be created.
 
     Args:
-      own: What the header would be were the run alone, with `data`.
-      found: Of `find`.
-      noise_multipliers: Of the run's rounds, as planned; used with secret
-        sampling alone, for the Renyi order of a new ledger.
-      sampling_rate: The run's.
-      delta: What the run's noise was set for: a bit below that of `own`.
-      distance: `noise_distance` of a run that promises something; 0 of others.
+      own: The header if the run had its own ledger, with `data`.
+      found: The result of `find`.
+      noise_multipliers: Planned noise multipliers of the run's rounds. They are
+        only used with secret sampling, for the Renyi order of a new ledger.
+      sampling_rate: The run's sampling rate.
+      delta: The delta that the run's noise is calibrated for, slightly below
+        that of `own`.
+      distance: `noise_distance` of a run that has a guarantee; 0 for others.
 
     Raises:
-      UsageError: If the run cannot join the ledger that was found, or its
-        target is too small for a ledger of several runs, or the ledger's too
-        large for its noise.
+      UsageError: If the run cannot join the ledger that was found, if its
+        target is too small for a ledger of several runs, or if the ledger's
+        target is too large for its noise.
     """
     if found is not None:
       for name in _COMMON:
@@ -142,9 +143,9 @@ class SharedLedger:
 
 
 def together(ledger: ledger_lib.PrivacyLedger) -> str:
-  """What the runs of a shared ledger have spent so far, in a sentence."""
+  """Describes in a sentence what the runs of a shared ledger have spent."""
   try:
-    with ledger.locked():  # With what the others have recorded.
+    with ledger.locked():  # Includes other runs' records.
       number = statement.format_epsilon
       spent, total = ledger.epsilons().max(), ledger.header.target_epsilon
       runs = len(ledger.runs)

@@ -1,4 +1,4 @@
-"""What is settled before round 1: data, noise, folder and ledger of a run."""
+"""Prepares a run before round 1: its data, noise, folder and ledger."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ def _versions() -> dict[str, str]:
 def _resolved(
   plan: mechanisms.Mechanism, fed: federation.Federation
 ) -> dict[str, Any]:
-  """What the settings have come to."""
+  """Returns the values that the settings resolve to."""
   resolved: dict[str, Any] = {
     'public_seed': fed.public_seed,
     'partition_seed': fed.partition_seed,
@@ -53,14 +53,14 @@ def _resolved(
   if plan.settings.seed is not None and plan.noise == noise_distance.DISCRETE:
     resolved['discrete_noise_stream'] = discrete_gaussian.STREAM
   if plan.header.unit == 'example':
-    # Where users are protected, so is how much they have.
+    # If users are protected, so are their numbers of examples.
     resolved['examples_per_user'] = fed.examples_per_user.tolist()
   kind, _, path = plan.settings.model.partition(':')
   if kind == 'keras':
     content = pathlib.Path(path).read_bytes()
     resolved['model_sha256'] = hashlib.sha256(content).hexdigest()
   if kind == federation.OWN:
-    # Digests of data would tell of them.
+    # Digests of data would reveal something about them.
     resolved['model_weights'] = [list(w.shape) for w in fed.initial_weights]
   if fed.features_sha256:
     resolved['features_sha256'] = fed.features_sha256
@@ -89,7 +89,7 @@ def _build(
       own=own,
     )
     plan = mechanisms.build(settings, fed)
-    # A model that no noise can hide is an error before there is a folder.
+    # Refuses a model that noise cannot hide before the folder is created.
     return plan, fed, rounds.build_process(plan, fed)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
@@ -101,10 +101,10 @@ def _header(
   ledger: shared_ledger.SharedLedger | None,
   found: ledger_lib.LedgerHeader | None,
 ) -> ledger_lib.LedgerHeader:
-  """The header of the run's ledger, its own or one that it shares."""
+  """Returns the header of the run's ledger, its own or a shared one."""
   own = plan.header
   assert fed.partition_seed is not None
-  # Where users are protected, so is how much they have.
+  # If users are protected, so are their numbers of examples.
   sizes = fed.examples_per_user.tolist() if own.unit == 'example' else []
   own = dataclasses.replace(
     own,
@@ -129,18 +129,18 @@ def _header(
 def _renyi_order(
   plan: mechanisms.Mechanism, found: ledger_lib.LedgerHeader | None
 ) -> float | None:
-  """The Renyi order of a ledger of the run's own, fixed before round 1.
+  """Returns the Renyi order of the run's own ledger, fixed before round 1.
 
-  A run that is interrupted releases rounds again, so that its noise depends on
-  when: but for noise that is always the same, which needs no such order.
+  An interrupted run releases rounds again, so its noise depends on when it is
+  interrupted. Constant noise does not, and needs no fixed order.
 
   Args:
-    plan: The run.
-    found: The header of its ledger, if it is to be resumed: those of older
+    plan: The run's mechanism.
+    found: The header of its ledger, if the run is resumed. Headers of older
       versions have no order.
 
   Returns:
-    None where none is needed, or fits the plan.
+    The order; None if none is needed, or if none fits the plan.
   """
   own = plan.header
   if own.sampling != 'poisson' or not own.enforced:
@@ -159,7 +159,7 @@ def _renyi_order(
     return None
   book = spending.RenyiSpending(1, own.target_epsilon, plan.delta, order)
   for multiplier in planned:
-    # The noise that is recorded is rounded otherwise.
+    # Recorded noise is rounded differently.
     book.record([], [multiplier * (1 - 1e-12)], rate=rate)
   return order if book.worst_epsilon() <= own.target_epsilon else None
 
@@ -167,10 +167,10 @@ def _renyi_order(
 def _check_room(
   plan: mechanisms.Mechanism, ledger: shared_ledger.SharedLedger
 ) -> None:
-  """Checks that the ledger has room for somebody's part in the first round.
+  """Checks that the ledger's budget covers a client's first round.
 
   Raises:
-    UsageError: If it has not.
+    UsageError: If it covers nobody's.
   """
   if not plan.header.enforced or plan.schedule is None:
     return
@@ -197,7 +197,7 @@ def _check_room(
 
 
 def _run_id(config: Mapping[str, Any]) -> str:
-  """Random, but for a run with a seed: all of it is reproducible."""
+  """Returns a random id; with a seed, it is reproducible like the whole run."""
   if config['settings']['seed'] is None:
     return secrets.token_hex(16)
   return run_folder.digest(config).hex()[:32]
@@ -205,16 +205,16 @@ def _run_id(config: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """A run that can begin, or go on.
+  """A run that is ready to start or to resume.
 
   Attributes:
-    plan: How it is to be private.
+    plan: The run's mechanism.
     fed: The users and their data.
-    process: What runs a round.
-    config: What its `config.json` holds.
-    header: Its ledger's.
-    on_record: What the ledger is told of it.
-    found: Whether there was a ledger already.
+    process: Runs a round.
+    config: The content of its `config.json`.
+    header: The header of its ledger.
+    on_record: What the ledger records about it.
+    found: Whether the ledger existed already.
   """
 
   plan: mechanisms.Mechanism
@@ -235,16 +235,16 @@ def _prepare(
   progress: bool = False,
   own: federation.Own | None = None,
 ) -> Prepared:
-  """Deals out the data, and sets the noise.
+  """Deals out the data, and calibrates the noise.
 
   Args:
-    settings: What to run.
+    settings: The run's settings.
     ledger: The ledger that the run shares with others, if it does.
-    found: The header of that ledger, or of the run's own, if it is there.
-    selection: How the run may come to be published among others.
-    then: What was `resolved` when the run began, if it is to be resumed.
-    progress: As of `train`.
-    own: As of `train`.
+    found: The header of that ledger, or of the run's own, if it exists.
+    selection: How the published run is selected, if it is one of several.
+    then: The `resolved` part of the configuration of a run to resume.
+    progress: As for `train`.
+    own: As for `train`.
   """
   public_seed = partition_seed = None
   if then is not None:
@@ -270,7 +270,7 @@ def _prepare(
   }
   header = _header(plan, fed, ledger, found)
   if header.enforced and header.target_epsilon <= plan.header.target_epsilon:
-    # Others may spend more than this run: its own target has no such order.
+    # The order of a ledger with a larger target does not fit this run's target.
     plan.renyi_order = header.renyi_order
   return Prepared(
     plan,
@@ -287,9 +287,9 @@ def _prepare(
 
 @contextlib.contextmanager
 def _held_signals() -> Iterator[None]:
-  """Holds Ctrl-C and SIGTERM back until the end of the block."""
+  """Delays Ctrl-C and SIGTERM until the end of the block."""
   if threading.current_thread() is not threading.main_thread():
-    yield  # Signals come to the main thread alone.
+    yield  # Only the main thread gets signals.
     return
   came: list[int] = []
 
@@ -320,10 +320,10 @@ def begun(
   own: federation.Own | None,
   stack: contextlib.ExitStack,
 ) -> Prepared:
-  """A run whose folder is there, and that is on record; nothing released.
+  """Starts a run: creates its folder, and records it; nothing is released yet.
 
-  If the block of `stack` fails before there is a release, the folder is removed
-  at its end.
+  If the block of `stack` fails before the first release, the folder is removed
+  at the end of the block.
   """
   while True:
     found = None if ledger is None else ledger.find()
@@ -334,7 +334,7 @@ def begun(
       _check_room(start.plan, ledger)
     path = None if ledger is None else ledger.path
     try:
-      # No interrupt between the folder and what removes it.
+      # No interrupt between creating the folder and arranging its removal.
       with _held_signals():
         run_folder.create(
           output_dir, start.config, start.header, start.on_record, path
@@ -343,7 +343,7 @@ def begun(
         stack.enter_context(_removed_if_nothing_follows(output_dir, path))
       return start
     except ledger_lib.LedgerError:
-      # Another run has created it meanwhile: once more, with its seed.
+      # Another run has created the ledger meanwhile: retry with its seed.
       if start.found or ledger is None or not ledger.path.exists():
         raise
 
@@ -356,7 +356,7 @@ def gone_on(
   progress: bool,
   own: federation.Own | None,
 ) -> Prepared:
-  """The run in the folder, if nothing has changed since it began."""
+  """Prepares to resume the run in the folder, if nothing has changed."""
   run_folder.check_unchanged(output_dir, config, 'versions', _versions())
   then = config['resolved']
   if then['shared_ledger'] != (ledger is not None):
@@ -385,7 +385,7 @@ def _removed_if_nothing_follows(
   try:
     yield
   except BaseException:
-    # The file alone counts: what is in memory may be behind it.
+    # Only the file counts, because the state in memory may be older.
     with contextlib.suppress(OSError), _held_signals():
       if ledger.stat().st_size == size:
         shutil.rmtree(output_dir)

@@ -32,7 +32,7 @@ _FEDERATION = (
   'participation',
   'seed',
 )
-# Settings that `rounds.build_process` reads beside the mechanism.
+# Settings that `rounds.build_process` reads besides the mechanism.
 _GRAPH = ('dataset', 'features', 'model', 'local_steps', 'learning_rate')
 
 
@@ -44,14 +44,14 @@ def _key(
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-  """What a run showed after a round.
+  """The measurements of a run after a round.
 
   Attributes:
-    round: From 1.
-    test_loss: On the test set.
-    test_accuracy: On the test set.
-    noise_stddev: As added in the round.
-    delivered_epsilon: To the worst client so far, server's view.
+    round: The round, counted from 1.
+    test_loss: Loss on the test set.
+    test_accuracy: Accuracy on the test set.
+    noise_stddev: Standard deviation of the noise added in the round.
+    delivered_epsilon: Epsilon of the worst client so far, in the server's view.
     rounds: The number of rounds planned when the round began.
   """
 
@@ -69,8 +69,8 @@ class Sweep:
   Nothing is written and no ledger is kept: seeded noise protects nobody.
 
   Args:
-    context: What executes the runs; its context must be installed.
-    test_part: Which test examples measure, as of `datasets.with_test_part`.
+    context: Executes the runs; it must be installed.
+    test_part: Which test examples to use, as for `datasets.with_test_part`.
   """
 
   def __init__(self, context: runtimes.CompiledContext, test_part: str = 'all'):
@@ -83,11 +83,11 @@ class Sweep:
   def run(
     self, settings: settings_lib.TrainingSettings, every_round: bool = True
   ) -> list[Measurement]:
-    """Runs one runtimes.
+    """Runs one simulation.
 
     Args:
-      settings: What to run, with a seed.
-      every_round: Whether to evaluate after every round or after the last only.
+      settings: The settings of the run, with a seed.
+      every_round: Whether to evaluate after every round or only after the last.
 
     Returns:
       The measurements. The list ends early if the loss is not finite.
@@ -134,7 +134,7 @@ class Sweep:
   ) -> federation.Federation:
     key, fed = self._federation
     if key != _key(settings, _FEDERATION):
-      # One at a time: a federation is a copy of its data set.
+      # Keep only one, because a federation is a copy of its data set.
       self._context.forget_data()
       fed = federation.assemble(settings, test_part=self._test_part)
       self._federation = (_key(settings, _FEDERATION), fed)
@@ -143,7 +143,7 @@ class Sweep:
   def _process_of(
     self, plan: mechanisms.Mechanism, fed: federation.Federation
   ) -> tuple[Any, Any]:
-    """The compiled process, and its initial state but for weights and noise."""
+    """Returns the process, and its initial state before weights and noise."""
     key = (
       *_key(plan.settings, _GRAPH),
       plan.settings.server_optimizer,
@@ -173,7 +173,7 @@ def _start(
   plan: mechanisms.Mechanism,
   fed: federation.Federation,
 ) -> rounds_lib.State:
-  """The state before round 1, with the run's own weights and noise."""
+  """Returns the state before round 1, with the run's own weights and noise."""
   weights = tff.learning.models.ModelWeights(
     trainable=tuple(map(tf.constant, fed.initial_weights)),
     non_trainable=(),

@@ -30,14 +30,14 @@ RunCoroutine = Callable[[Coroutine[Any, Any, None]], None]
 
 
 def with_event_loop(function: Callable[[RunCoroutine], _Result]) -> _Result:
-  """The result of `function`, in this thread unless a loop is running in it.
+  """Calls `function`, in this thread unless an event loop is running in it.
 
-  Ctrl-C, or the button that interrupts a notebook, ends it as it would end
-  `asyncio.run`: what is awaited is cancelled, and KeyboardInterrupt is raised
+  Ctrl-C, or the interrupt button of a notebook, ends it as it would end
+  `asyncio.run`: awaited tasks are cancelled, and KeyboardInterrupt is raised
   when `function` has ended.
 
   Args:
-    function: Called with what stands for `asyncio.run`.
+    function: Called with a replacement for `asyncio.run`.
 
   Raises:
     KeyboardInterrupt: If it was interrupted; and whatever `function` raises.
@@ -48,7 +48,7 @@ def with_event_loop(function: Callable[[RunCoroutine], _Result]) -> _Result:
     is_running = False
   else:
     is_running = True
-  # Not above: an error would seem to be of the missing loop.
+  # Outside of the `try`: an error would seem to come from the missing loop.
   return _in_a_thread(function) if is_running else function(asyncio.run)
 
 
@@ -71,7 +71,7 @@ def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
     asyncio.run(main())
 
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
-    # The context tells a notebook which cell the output belongs to.
+    # By the context, a notebook knows which cell the output belongs to.
     future = pool.submit(contextvars.copy_context().run, function, run)
     try:
       return future.result()
@@ -115,7 +115,7 @@ def _runtime(
 def _compiled_ahead(
   settings: settings_lib.TrainingSettings,
 ) -> contextlib.AbstractContextManager:
-  """Where this process runs the graphs: they are compiled as they are built."""
+  """Compiles functions while graphs are built, if this process runs them."""
   if settings.runtime != 'compiled':
     return contextlib.nullcontext()
   return xla_functions.compiled_ahead(
@@ -175,7 +175,7 @@ def train(
       raise ValueError(
         f'settings must be TrainingSettings, got {_validate.quoted(settings)}'
       )
-    # Those of a plan hold more.
+    # A plan's settings have more fields.
     settings = settings_lib.TrainingSettings(
       **{
         field.name: getattr(settings, field.name)
@@ -211,7 +211,7 @@ def _train(
   selection: selection_lib.Selection | None,
   own: federation.Own | None,
 ) -> TrainingResult:
-  """`train`, with what stands for `asyncio.run`."""
+  """Like `train`, with a replacement for `asyncio.run`."""
   if ledger is not None:
     if own is not None:
       raise errors.UsageError(
@@ -264,7 +264,7 @@ def _train(
     try:
       run_coroutine(run.train(progress, resume))
     except BaseException:
-      # A failed run has released things too: its statement counts them.
+      # A failed run has releases, too: its statement counts them.
       with contextlib.suppress(files.NotWrittenError, ledger_lib.LedgerError):
         run.results.write(finished=False)
       raise

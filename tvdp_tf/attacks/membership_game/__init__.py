@@ -1,1 +1,1 @@
-"""Membership inference as a game: its runs, its tables."""
+"""Membership inference as a game: runs and reports."""

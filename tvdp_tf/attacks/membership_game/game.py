@@ -2,7 +2,7 @@
 
 Targets and shadow models are runs of a sweep: the federated computation that
 trains, with its mechanism and noise, compiled once for all of them. They differ
-in their coins and their noise alone.
+only in their coins and their noise.
 """
 
 import dataclasses
@@ -19,24 +19,26 @@ from tvdp_tf.mechanisms import statements
 from tvdp_tf.training import federation, sweep
 from tvdp_tf.training import settings as settings_lib
 
-# Loss and accuracy are there to tell a model from noise.
+# Loss and accuracy only have to tell a model from noise.
 _MOST_TEST_EXAMPLES = 2000
 
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-  """A game that was played.
+  """The result of a game.
 
   Attributes:
-    settings: What was played.
+    settings: The settings of the game.
     shadows: The shadow models.
     targets: The models under attack.
-    test_loss: Mean over the targets, on at most 2,000 test examples.
-    test_accuracy: The same of the accuracy.
-    member_accuracy: Mean accuracy of the targets on what they were trained on.
-    noise_stddev: As added in the last round.
-    delivered_epsilon: To the worst client by the last round, server's view.
-    statement: On a target's releases, as if its noise were no simulation's.
+    test_loss: Mean loss of the targets, on at most 2,000 test examples.
+    test_accuracy: Mean accuracy of the targets on the same test examples.
+    member_accuracy: Mean accuracy of the targets on their training examples.
+    noise_stddev: Standard deviation of the noise added in the last round.
+    delivered_epsilon: Epsilon of the worst client after the last round, in the
+      server's view.
+    statement: The statement on a target's releases, as if its noise were not
+      simulated.
   """
 
   settings: membership_settings.GameSettings
@@ -51,7 +53,7 @@ class Game:
 
 
 class _Observer(evaluation.Evaluator):
-  """An evaluator that keeps what the model says on the pairs."""
+  """An evaluator that keeps the model's outputs on the pairs."""
 
   def __init__(self, fed: federation.Federation):
     data, spec = fed.dataset, fed.spec
@@ -71,7 +73,7 @@ class _Observer(evaluation.Evaluator):
 
 
 class _ObservedSweep(sweep.Sweep):
-  """A sweep over federations that are given to it, under observation."""
+  """A sweep over given federations whose outputs are observed."""
 
   def __init__(self, context: runtimes.CompiledContext):
     super().__init__(context)
@@ -92,7 +94,7 @@ class _ObservedSweep(sweep.Sweep):
     Raises:
       TrainingFailedError: If training diverges.
     """
-    self._context.forget_data()  # No two runs share any.
+    self._context.forget_data()  # Runs share no data.
     self._fed = fed
     self._features = features
     measurements = self.run(settings)
@@ -120,10 +122,10 @@ class _ObservedSweep(sweep.Sweep):
 def _coins(
   rng: np.random.Generator, settings: membership_settings.GameSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Which of each pair is the member: shadows [s, n] and targets [t, n].
+  """Draws the member of each pair, for shadows [s, n] and targets [t, n].
 
-  Each example is in half of the shadow models, as in Carlini et al.; the coins
-  of the targets are fair and independent, as the bound on epsilon needs.
+  Each example is in half of the shadow models, as in Carlini et al. The coins
+  of the targets are fair and independent, as the bound on epsilon requires.
   """
   n = settings.examples
   halves = np.tile(np.arange(settings.shadow_models) % 2, [n, 1])
@@ -132,7 +134,7 @@ def _coins(
 
 
 def _statement(plan: mechanisms.Mechanism) -> privacy.PrivacyStatement:
-  """The statement, had the noise of the releases been drawn without a seed."""
+  """Returns the statement as if the noise had been drawn without a seed."""
   plan.settings = dataclasses.replace(plan.settings, seed=None)
   return statements.of(plan)
 
@@ -141,7 +143,7 @@ class Games:
   """Plays games one after the other in one process.
 
   Args:
-    context: What executes the runs; its context must be installed.
+    context: Executes the runs; it must be installed.
   """
 
   def __init__(self, context: runtimes.CompiledContext):
@@ -152,10 +154,10 @@ class Games:
     """Trains shadow models and targets.
 
     Args:
-      settings: What to play.
+      settings: The settings of the game.
 
     Returns:
-      The game.
+      The result.
 
     Raises:
       ValueError: If a setting does not fit the data.
@@ -211,7 +213,7 @@ class Games:
   def _federation(
     self, training: settings_lib.TrainingSettings, members: np.ndarray
   ) -> federation.Federation:
-    """The members, dealt to the users; all else is public."""
+    """Deals the members to the users; all else is public."""
     assert self._dataset is not None and training.seed is not None
     return federation.Federation(
       dataset=self._dataset,
@@ -225,7 +227,7 @@ class Games:
 
 
 def _accuracy(targets: membership.Models) -> float:
-  """The accuracy of the last models on their members."""
+  """Computes the accuracy of the last models on their members."""
   members = targets.members
   labels = np.broadcast_to(targets.labels, members.shape)[members]
   predicted = evaluation.predicted_classes(

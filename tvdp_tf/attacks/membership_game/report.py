@@ -1,4 +1,4 @@
-"""Membership inference on a setting of the user's own, in words and as JSON."""
+"""Reports membership inference on the user's settings as text and JSON."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ def confidence_of_one(settings: membership_settings.GameSettings) -> float:
 
 
 def attack(game: membership_game.Game) -> dict[str, dict[str, float]]:
-  """What each attack achieves: the metrics and the epsilon that it shows.
+  """Computes each attack's metrics and the epsilon that it shows.
 
   Args:
-    game: A game that was played.
+    game: The result of a game.
 
   Returns:
-    By attack and name. The bounds of all attacks hold at once, with the
+    Attack -> name -> number. The bounds of all attacks hold at once, with the
     confidence of the settings.
   """
   found = {}
@@ -46,11 +46,11 @@ def attack(game: membership_game.Game) -> dict[str, dict[str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What the attacks achieved on a game.
+  """The results of all attacks on a game.
 
   Attributes:
     game: The game.
-    attacks: As of `attack`.
+    attacks: The result of `attack`.
   """
 
   game: membership_game.Game
@@ -63,7 +63,7 @@ class Report:
 
   @property
   def largest_shown(self) -> float:
-    """The most that so many trials can show: all guesses right."""
+    """The most that this many trials can show, if all guesses are right."""
     settings = self.game.settings
     right = np.ones([settings.trials, settings.examples])
     return membership.epsilon_lower_bound(
@@ -75,17 +75,17 @@ class Report:
 
   @property
   def claimed(self) -> float:
-    """The epsilon that the noise was set for; inf without noise."""
+    """The epsilon that the noise was calibrated for; inf without noise."""
     return self.game.statement.claimed_epsilon
 
   @property
   def refuted(self) -> bool:
-    """Whether a statement that holds is shown to be false."""
+    """Whether a statement that claims to hold is shown to be false."""
     statement = self.game.statement
     return statement.holds and self.shown > self.game.delivered_epsilon
 
   def to_json_dict(self) -> dict[str, Any]:
-    """All of it, ready for `json.dumps`."""
+    """Returns the whole report, ready for `json.dumps`."""
     game = self.game
     delivered = game.delivered_epsilon
     return {
@@ -103,7 +103,7 @@ class Report:
 
 
 def verdict(found: Report) -> str:
-  """One line on what is delivered."""
+  """Returns one line about the delivered epsilon."""
   shown = audit_report.format_lower_bound(found.shown)
   delivered = found.game.delivered_epsilon
   if found.refuted:
@@ -146,13 +146,13 @@ def _table(found: Report) -> list[str]:
 
 
 def describe(found: Report) -> str:
-  """The report in words.
+  """Describes the report.
 
   Args:
     found: The report.
 
   Returns:
-    Lines of at most 80 characters, the last of them the verdict.
+    Lines of at most 80 characters; the last one is the verdict.
   """
   game = found.game
   settings, training = game.settings, game.settings.training

@@ -22,16 +22,17 @@ def _played() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class GameSettings:
-  """What is played.
+  """The settings of a game.
 
   Attributes:
     training: How every model is trained. Its seed is also that of the pairs,
       the coins and all noise.
     examples: n, the number of examples that a model is trained on, over all
       users; as many others are attacked, too.
-    shadow_models: How many the attacker trains.
-    trials: How many models are attacked, each trained anew.
-    confidence: In (0, 1), of the lower bounds of epsilon, all attacks' at once.
+    shadow_models: How many shadow models the attacker trains.
+    trials: How many models are attacked; each is trained separately.
+    confidence: Joint confidence of all attacks' lower bounds of epsilon, in
+      (0, 1).
 
   Raises:
     ValueError: If a field is out of range.
@@ -48,11 +49,11 @@ class GameSettings:
       raise ValueError('seed must be given, got None')
     _validate.one_of('mechanism', self.training.mechanism, _played())
     _validate.one_of('split', self.training.split, ['iid'])
-    # The pairs that are told apart are of examples that were exchanged.
+    # The two examples of a pair replace each other.
     _validate.one_of('adjacency', self.training.adjacency, ['replace-one'])
     _validate.one_of('refinement', self.training.refinement, ['none'])
     _validate.integer('examples', self.examples, self.training.users)
-    # With and without every example, each more than once.
+    # Each example needs several models with it and without it.
     _validate.integer('shadow_models', self.shadow_models, 4)
     _validate.integer('trials', self.trials, lower_bound.MINIMUM_TRIALS)
     _validate.open_unit('confidence', self.confidence)

@@ -1,1 +1,1 @@
-"""An audit of a model of the user's own, through the process that trains it."""
+"""Audits the user's own model through the process that trains it."""

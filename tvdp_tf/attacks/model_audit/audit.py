@@ -7,8 +7,8 @@ calibrated noise and local steps of the settings. The attacker is the server. It
 knows all but the coins and the noise, and sees what the mechanism reveals to it
 (`model_audit.canary_run`): every upload, or their sum.
 
-From this it estimates the coins. The surest guesses of all users form one test
-(`attacks.one_run` explains why this is valid).
+From this it estimates the coins. The most confident guesses over all users form
+one test (`attacks.one_run` explains why this is valid).
 """
 
 import dataclasses
@@ -39,23 +39,23 @@ from tvdp_tf.training import settings as training_settings
 
 @dataclasses.dataclass(frozen=True)
 class OneRunAudit:
-  """What was found in one run.
+  """The result of the audit in one run.
 
   Attributes:
-    settings: What was audited.
-    family: What the canaries are, in words.
-    users: How many users held any.
-    scores: Of all canaries, float64 [m]: above 0 where the first example is
-      believed in.
-    coins: bool [m]: whether it was the first.
-    planned_mu: How far the two values of a score were expected to be apart, in
-      standard deviations of the noise: the mean over the canaries.
-    ideal_mu: The same of canaries that move an upload as much as any can.
-    delivered_epsilon: To the worst user, of the noise as calibrated.
-    true_epsilon: The same of the noise as added, `noise_scale` included.
-    bound: What the guesses show, whatever the mechanism.
-    gaussian_bound: What they show if the trade-off is Gaussian.
-    seconds: How long it took.
+    settings: The audit's settings.
+    family: A description of the canaries.
+    users: How many users held canaries.
+    scores: Scores of all canaries, float64 [m]: above 0 if the attacker
+      believes in the first example.
+    coins: bool [m]: whether the first example was used.
+    planned_mu: Expected distance of a score's two values, in standard
+      deviations of the noise: the mean over the canaries.
+    ideal_mu: The same for canaries that move an upload as much as possible.
+    delivered_epsilon: Epsilon of the worst user, with the calibrated noise.
+    true_epsilon: The same with the added noise, including `noise_scale`.
+    bound: What the guesses show, for any mechanism.
+    gaussian_bound: What the guesses show if the trade-off is Gaussian.
+    seconds: Duration of the audit.
   """
 
   settings: settings_lib.ModelAuditSettings
@@ -73,16 +73,16 @@ class OneRunAudit:
 
   @property
   def claimed(self) -> float:
-    """What is promised: the larger of the target and what is delivered."""
+    """The claimed epsilon: the larger of the target and the delivered one."""
     return max(self.settings.training.epsilon, self.delivered_epsilon)
 
   @property
   def refuted(self) -> bool:
-    """Whether more was shown than is promised."""
+    """Whether the bound is above the claim."""
     return self.bound.epsilon_lower_bound > self.claimed
 
   def to_json_dict(self) -> dict[str, Any]:
-    """All but the scores, ready for `json.dumps`."""
+    """Returns all but the scores, ready for `json.dumps`."""
     return {
       'canary': self.family,
       'users_with_canaries': self.users,
@@ -98,19 +98,19 @@ class OneRunAudit:
 
 
 def _worst_epsilon(plan: mechanisms.Mechanism, noise_scale: float) -> float:
-  """To the user who has spent most, had all noise been so many times it."""
+  """Returns the worst user's epsilon if all noise is multiplied by a scale."""
   mu = math.sqrt(plan.spending.squared_mu.max())
   return privacy.delivered_epsilon([noise_scale / mu], plan.delta, 'exact')
 
 
 class PreparedAudit:
-  """An audit whose canaries are drawn and whose guesses are counted."""
+  """An audit with canaries drawn, and with the number of guesses fixed."""
 
   def __init__(self, settings: settings_lib.ModelAuditSettings):
-    """Draws the canaries, and sets how many coins are guessed.
+    """Draws the canaries, and fixes how many coins to guess.
 
     Args:
-      settings: What to audit.
+      settings: The audit's settings.
 
     Raises:
       ValueError: If a setting does not fit the data or the model.
@@ -120,23 +120,23 @@ class PreparedAudit:
     self._settings = settings
     self._run = run = canary_run.of(settings)
     delta, confidence = settings.training.delta, settings.confidence
-    # Now: the numbers of guesses must not depend on the run.
+    # Fixed now, because the number of guesses must not depend on the run.
     self._guesses, _ = one_run.planned_guesses(
       run.separations, delta, confidence
     )
     self._gaussian_guesses, _ = one_run.planned_guesses(
       run.separations, delta, confidence, one_run.gaussian_lower_bound
     )
-    # Of the user with most releases, `noise_scale` included.
+    # Those of the user with most releases, including `noise_scale`.
     self.noise_multipliers = run.noise_multipliers
     self.plan = run.plan
     self._seconds = time.monotonic() - self._began
 
   def finish(self, progress: bool = False) -> OneRunAudit:
-    """Runs the run, attacks it, and counts the right guesses.
+    """Executes the run, attacks it, and counts the right guesses.
 
     Args:
-      progress: Whether to show a bar.
+      progress: Whether to show a progress bar.
 
     Raises:
       TrainingFailedError: If training diverges.
@@ -173,24 +173,24 @@ class PreparedAudit:
     )
 
 
-# Share of the allowed error that the distinguisher of the worst pair may use
-# up; the rest is for the canaries, so that both bounds hold at once.
+# Share of the allowed error for the distinguisher of the worst pair; the rest
+# is for the canaries, so that both bounds hold at once.
 _PAIR_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelAudit:
-  """What was found.
+  """The result of an audit.
 
   Attributes:
-    settings: What was audited.
-    search: The hostile pairs.
+    settings: The audit's settings.
+    search: The result of the search for hostile pairs.
     pair_bound: What the uploads of the worst pair show; None if they were not
-      looked at.
-    reach: How far the noise reaches; None of discrete noise, whose distance
+      examined.
+    reach: How far the noise reaches; None for discrete noise, whose distance
       from the Gaussian is proven.
-    one_run: The canaries.
-    seconds: How long all of it took.
+    one_run: The result of the audit in one run.
+    seconds: Duration of the whole audit.
   """
 
   settings: settings_lib.ModelAuditSettings
@@ -202,9 +202,9 @@ class ModelAudit:
 
   @property
   def could_refute(self) -> bool:
-    """Whether, without an error, guesses or trials show more than is promised.
+    """Whether error-free guesses or trials would show more than is claimed.
 
-    The pairs' movement apart, which needs no noise.
+    This excludes the movement of the pairs, which needs no noise.
     """
     found = self.one_run.bound
     best = one_run.epsilon_lower_bound(
@@ -223,12 +223,12 @@ class ModelAudit:
 
   @property
   def refuted(self) -> bool:
-    """Whether anything shows more than is promised."""
+    """Whether any result shows more than is claimed."""
     return bool(self.refutations)
 
   @property
   def refutations(self) -> list[str]:
-    """What is wrong, each in a line."""
+    """Returns what is wrong, one line each."""
     found = []
     training = self.settings.training
     moved, most = self.settings.moved
@@ -270,7 +270,7 @@ class ModelAudit:
     return found
 
   def to_json_dict(self) -> dict[str, Any]:
-    """All but examples and scores, ready for `json.dumps`."""
+    """Returns all but examples and scores, ready for `json.dumps`."""
     settings = dataclasses.asdict(self.settings)
     return {
       'settings': settings,
@@ -296,7 +296,7 @@ def _rounded_down(value: float) -> str:
 
 
 def _others(training: training_settings.TrainingSettings) -> int:
-  """How many clients' shares of noise hide an upload beside its own."""
+  """The number of other clients whose noise shares help to hide an upload."""
   if not mechanisms.MECHANISMS[training.mechanism].sums_securely:
     return 0
   return training.users_per_round - training.dropouts - training.colluders - 1
@@ -305,14 +305,14 @@ def _others(training: training_settings.TrainingSettings) -> int:
 def audit(
   settings: settings_lib.ModelAuditSettings, progress: bool = False
 ) -> ModelAudit:
-  """Audits a model; in the runtime that is installed.
+  """Audits a model in the installed runtime.
 
   Args:
-    settings: What to audit.
-    progress: Whether to show bars.
+    settings: The audit's settings.
+    progress: Whether to show progress bars.
 
   Returns:
-    What was found.
+    The result.
 
   Raises:
     ValueError: If a setting does not fit the data or the model.
@@ -322,7 +322,7 @@ def audit(
   began = time.monotonic()
   training = settings.training
   error = 1 - settings.confidence
-  # First what may be refused.
+  # First, because it may refuse the settings.
   run = PreparedAudit(
     dataclasses.replace(settings, confidence=1 - error * (1 - _PAIR_SHARE))
   )

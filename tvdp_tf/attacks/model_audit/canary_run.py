@@ -1,18 +1,18 @@
 r"""A training run with canaries, and what the server sees of it.
 
-The view of the server depends on the mechanism. With `gradient` it sees every
-upload. To obtain it, a round is run with one client alone and with the key that
-this client has in the full round; the result is the upload of this client.
+The view of the server depends on the mechanism. With `gradient`, it sees every
+upload. To obtain an upload, a round is run with only one client and the key
+that this client has in the full round; the result is the client's upload.
 
-With `distributed` the server sees the sum of all uploads, modulo the protocol's
-modulus. The attacker has all that the settings allow: in every round `dropouts`
-clients drop out, and `colluders` clients reveal their data and noise, which it
-subtracts from the sum. The remainder is the sum of the others with their
-shares, which is the result of a round of these clients alone. With
-`distributed_users` it is the same for updates: all data of a user are one
-canary with one coin, so many users are needed to show much. The attacker
-chooses who colludes and who drops out: always the first users, so that the
-others are in as many sums as possible.
+With `distributed`, the server sees the sum of all uploads, modulo the
+protocol's modulus. The attacker has all that the settings allow: in every
+round, `dropouts` clients drop out, and `colluders` clients reveal their data
+and noise, which it subtracts from the sum. The remainder is the sum of the
+others with their shares, which is the result of a round with only these
+clients. With `distributed_users`, the same holds for updates: all data of a
+user are one canary with one coin, so many users are needed to show much. The
+attacker chooses who colludes and who drops out: always the first users, so that
+the others are in as many sums as possible.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ class Group:
   """Users whose canaries are estimated together.
 
   Attributes:
-    places: User -> the places of its canaries among those of the group; they
-      are the user's first examples.
+    places: User -> places of its canaries in the group; they are the user's
+      first examples.
     pairs: The canaries.
     coins: bool [c].
     others: User -> its other features and labels.
-    evidence: Of what was seen.
+    evidence: Evidence from what was seen.
   """
 
   places: dict[int, slice]
@@ -54,7 +54,7 @@ class Group:
 
 
 def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
-  """Noise multipliers of all releases of the most frequent participant."""
+  """Returns noise multipliers of all releases of the most frequent user."""
   assert plan.schedule is not None  # There is noise.
   planned = plan.planned()
   user = int(np.argmax(planned.sum(axis=1)))
@@ -62,7 +62,7 @@ def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
   of_rounds = [
     plan.round(
       number,
-      # Its noise may be that of the whole cohort.
+      # The noise may come from the whole cohort.
       plan.fed.participation.cohort(number)
       if plan.shares_noise
       else np.array([user]),
@@ -74,16 +74,16 @@ def _planned_multipliers(plan: mechanisms.Mechanism) -> np.ndarray:
 
 
 class CanaryRun:
-  """One run whose server sees every upload, step by step.
+  """A run whose server sees every upload, step by step.
 
   Attributes:
-    settings: What is audited.
+    settings: The audit's settings.
     plan: The run's mechanism, for the data without canaries.
-    noise_multipliers: Of all releases of the user who takes part most often,
-      `noise_scale` included.
-    ideal_mu: As of `audit.OneRunAudit`.
-    family: Of the canaries.
-    separations: How far apart each is expected to be, float64 [m].
+    noise_multipliers: Noise multipliers of all releases of the user who takes
+      part most often, including `noise_scale`.
+    ideal_mu: As in `audit.OneRunAudit`.
+    family: The kind of canaries.
+    separations: Expected separation of each canary, float64 [m].
     groups: The users with canaries.
   """
 
@@ -92,7 +92,7 @@ class CanaryRun:
     training = settings.training
     self._public = np.random.default_rng(training.seed)
     secret = secrets.randbits(127) if training.seed is None else training.seed
-    # Not the public generator, from which the pairs are drawn.
+    # Separate from the public generator that draws the pairs.
     self._secret = np.random.default_rng([secret, 1])
     fed = federation.assemble(training)
     model = federated.functional_model(fed.spec, fed.functional_model)
@@ -115,33 +115,33 @@ class CanaryRun:
     self._fed = self._with_canaries(fed)
 
   def _known_gradients(self, model: Any) -> canaries.ClippedGradients:
-    """What the attacker knows of canaries."""
+    """Returns what the attacker knows about canaries."""
     return canaries.ClippedGradients(
       model, self.settings.training.example_l2_norm_clip
     )
 
   def _survivors(self, cohort: Sequence[int]) -> list[int]:
-    """The clients of a cohort whose uploads arrive."""
+    """Returns the clients of a cohort whose uploads arrive."""
     return list(cohort)
 
   def _views(self, cohort: Sequence[int]) -> list[list[int]]:
-    """Whose uploads are seen in a round: each as the sum of so many."""
+    """Returns the sets of clients whose sums of uploads the server sees."""
     return [[user] for user in cohort]
 
   def _members(self, users: Sequence[int]) -> list[list[int]]:
-    """The users of each group, of those who are seen."""
+    """Splits the users that are seen into groups."""
     return [[user] for user in users]
 
   def _noise_stddev(self, number: int, view: Sequence[int]) -> float:
-    """Of each value of the mean gradient of a view, `noise_scale` included."""
+    """Noise in each value of a view's mean gradient, with `noise_scale`."""
     assert self.plan.schedule is not None
     stddev = self.plan.schedule.stddev(number) * self.settings.noise_scale
     (scale,) = self.plan.round(number, np.array(view), stddev).noise_scales
-    # Of the mean over the steps, each with noise of its own.
+    # For the mean over the steps, which have independent noise.
     return stddev * float(scale) / math.sqrt(self.settings.training.local_steps)
 
   def _seen(self, fed: federation.Federation) -> list[int]:
-    """The users whose uploads are seen in any round."""
+    """Returns the users whose uploads are seen in any round."""
     seen: set[int] = set()
     for number in range(1, self.settings.training.rounds + 1):
       for view in self._views(fed.participation.cohort(number).tolist()):
@@ -149,7 +149,7 @@ class CanaryRun:
     return sorted(seen)
 
   def _count(self, fed: federation.Federation) -> dict[int, int]:
-    """How many canaries each user holds whose uploads are seen."""
+    """Returns the number of canaries of each user that is seen."""
     wanted = self.settings.canaries
     sizes = {user: int(fed.examples_per_user[user]) for user in self._seen(fed)}
     if wanted is not None:
@@ -163,14 +163,14 @@ class CanaryRun:
     }
 
   def _held(self, user: int, size: int) -> int:
-    """How many of a user's examples its canaries take the place of."""
+    """Returns how many of a user's examples its canaries replace."""
     del size
     return self._counts[user]
 
   def _own(
     self, fed: federation.Federation, users: Sequence[int]
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples that canaries take the place of."""
+    """Returns the examples that canaries replace."""
     data = [
       [part[: self._counts[user]] for part in fed.user_data(user)]
       for user in users
@@ -181,7 +181,7 @@ class CanaryRun:
   def _choose_family(
     self, fed: federation.Federation
   ) -> tuple[canaries.Family, np.ndarray]:
-    """The kind of canary, and the planned separations of all canaries."""
+    """Chooses the kind of canary; also returns all planned separations."""
     largest = max(
       self._members(list(self._counts)),
       key=lambda users: sum(self._counts[user] for user in users),
@@ -198,7 +198,7 @@ class CanaryRun:
     return family, np.resize(np.sort(found)[::-1], total)
 
   def _with_canaries(self, fed: federation.Federation) -> federation.Federation:
-    """The federation whose users hold what their coins have chosen."""
+    """Returns a federation whose users hold what their coins have chosen."""
     features = np.array(fed.dataset.train_features)
     labels = fed.dataset.train_labels.copy()
     for users in self._members(list(self._counts)):
@@ -230,13 +230,14 @@ class CanaryRun:
   def _observe(
     self, view: Sequence[int], sent: Any, seen: Any, noise_stddev: float
   ) -> None:
-    """Takes what the server sees of some clients.
+    """Adds the evidence from what the server sees of some clients.
 
     Args:
-      view: Who.
+      view: The clients.
       sent: The global model they started from.
       seen: The mean of their local models, weighted by their sizes.
-      noise_stddev: Of the noise on each value of their mean gradient.
+      noise_stddev: Standard deviation of the noise on each value of their mean
+        gradient.
     """
     training = self.settings.training
     (group,) = (g for g in self.groups if view[0] in g.places)
@@ -265,16 +266,16 @@ class CanaryRun:
     group.evidence.add(differences, size * mean - known, size * noise_stddev)
 
   def _divisor(self, size: int) -> int:
-    """What a sum over so many examples was divided by."""
+    """Returns the divisor of a sum over this many examples."""
     return size
 
   def _gradient_seen(
     self, start: np.ndarray, end: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights, and the mean of the gradients there, without regularization."""
+    """Returns weights and the mean gradient there, without regularization."""
     training = self.settings.training
     steps, rate = training.local_steps, training.learning_rate
-    # Where the steps were on average: exact for one step.
+    # Mean position of the steps; exact for one step.
     middle = start + (steps - 1) / (2 * steps) * (end - start)
     mean = (start - end) / (
       rate * steps
@@ -282,7 +283,7 @@ class CanaryRun:
     return middle, mean
 
   def run(self, progress: bool) -> mechanisms.Mechanism:
-    """Runs the run, and observes what the server sees.
+    """Executes the run, and observes what the server sees.
 
     Returns:
       The plan, with its history of the calibrated noise.
@@ -322,7 +323,7 @@ class CanaryRun:
         sent = state.global_model_weights.trainable
         for view in self._views(cohort):
           output = process.next(state, data(view))
-          # What the server leaves out tells it no more than that.
+          # Excluded uploads give the server no other evidence.
           if not federated.excluded_clients(output.metrics):
             seen = output.state.global_model_weights.trainable
             self._observe(view, sent, seen, self._noise_stddev(number, view))
@@ -332,7 +333,7 @@ class CanaryRun:
     return plan
 
   def _scaled(self, plan: mechanisms.Mechanism, state: Any) -> Any:
-    """The state with `noise_scale` times the noise."""
+    """Returns the state with its noise multiplied by `noise_scale`."""
     schedule, scale = plan.schedule, self.settings.noise_scale
     if schedule is None or scale == 1:
       return state
@@ -345,7 +346,7 @@ class CanaryRun:
 
 
 class SumRun(CanaryRun):
-  """One run whose server sees the sum of what clients send."""
+  """A run whose server sees only the sum of what clients send."""
 
   def _survivors(self, cohort):
     dropouts = self.settings.training.dropouts
@@ -368,7 +369,7 @@ class SumRun(CanaryRun):
 
 
 class UserSumRun(SumRun):
-  """The same, of updates: all that a user has is one canary."""
+  """A `SumRun` of updates: all data of a user are one canary."""
 
   def _known_gradients(self, model):
     training = self.settings.training
@@ -394,7 +395,7 @@ class UserSumRun(SumRun):
 
 
 def of(settings: settings_lib.ModelAuditSettings) -> CanaryRun:
-  """The run of settings, as the server sees it.
+  """Creates the run for the settings, as the server sees it.
 
   Raises:
     ValueError: If a setting does not fit the data or the model.

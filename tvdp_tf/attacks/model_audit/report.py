@@ -1,4 +1,4 @@
-"""An audit of a model, in words and as files."""
+"""Reports an audit of a model as text and files."""
 
 import math
 import pathlib
@@ -22,14 +22,14 @@ PICTURE = 'audit.png'
 
 _POINTS = 120
 _BINS = 50
-# Where a ratio is drawn that is no number.
+# Where to draw a ratio that is not finite.
 _TOP = 1e6
 
 
 def _least_refuting(
   guesses: int, canaries: int, epsilon: float, delta: float, error: float
 ) -> int | None:
-  """The fewest right guesses that refute an epsilon; None if not even all."""
+  """The fewest right guesses that refute an epsilon; None if all would not."""
   low, high = 0, guesses + 1
   while high - low > 1:
     middle = (low + high) // 2
@@ -85,7 +85,7 @@ def _score_rows(found: audit_lib.ModelAudit) -> list[list[Any]]:
 
 
 def write(found: audit_lib.ModelAudit, folder: pathlib.Path) -> None:
-  """Writes JSON, three CSV files and the picture of them.
+  """Writes a JSON file, three CSV files and a picture of them.
 
   Args:
     found: The audit.
@@ -131,10 +131,10 @@ def draw(
   """Draws the picture from the CSV files of a folder.
 
   Args:
-    folder: Where they are.
+    folder: The folder of the CSV files.
     title: Lines above the picture.
-    claimed: The epsilon that is claimed, in words.
-    moved: As of `ModelAuditSettings`.
+    claimed: A description of the claimed epsilon.
+    moved: As in `ModelAuditSettings`.
   """
   figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14.5, 4.8))
   _draw_scores(left, files.read_csv(folder / SCORES))
@@ -216,7 +216,7 @@ def _draw_pairs(axis, rows, moved: str, most: str) -> None:
 
 
 def verdict(found: audit_lib.ModelAudit) -> str:
-  """One line on what is promised."""
+  """Returns one line about the claim."""
   if found.refutations:
     return f'REFUTED: {found.refutations[0]}'
   shown = audit_report.format_lower_bound(
@@ -248,13 +248,13 @@ def _seen(training: settings_lib.TrainingSettings) -> str:
 
 
 def describe(found: audit_lib.ModelAudit) -> str:
-  """The audit in words.
+  """Describes the audit.
 
   Args:
     found: The audit.
 
   Returns:
-    Lines of at most 80 characters, the last of them the verdict.
+    Lines of at most 80 characters; the last one is the verdict.
   """
   settings, run = found.settings, found.one_run
   training = settings.training

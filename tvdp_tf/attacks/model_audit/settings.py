@@ -9,7 +9,7 @@ import dataclasses
 from tvdp_tf import _validate, mechanisms
 from tvdp_tf.training import settings as settings_lib
 
-# Whose releases are means or sums of clipped gradients, or secure sums of
+# Mechanisms that release means or sums of clipped gradients, or secure sums of
 # clipped updates: the pairs and the canaries are made for these.
 _GRAPHS = (mechanisms.GradientMechanism, mechanisms.DistributedMechanism)
 
@@ -25,18 +25,18 @@ def _audited() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class ModelAuditSettings:
-  """One audit of a training run.
+  """An audit of a training run.
 
   Attributes:
-    training: The run: what is audited is its process, model, data and noise.
-      Its seed is that of the canaries, of the coins and of the noise; None for
-      coins and noise that nobody can predict.
+    training: The run whose process, model, data and noise are audited. Its seed
+      is that of the canaries, the coins and the noise; None for unpredictable
+      coins and noise.
     canaries: How many examples of each user are canaries; None for half of
-      them, as far as their gradients fit in memory. Where users are protected
+      them, as far as their gradients fit in memory. If users are protected,
       each of them is a canary.
-    confidence: Of the lower bounds of epsilon, in (0, 1).
-    noise_scale: What the calibrated noise is multiplied by; below 1 the
-      mechanism is broken on purpose.
+    confidence: Confidence of the lower bounds of epsilon, in (0, 1).
+    noise_scale: Factor by which the calibrated noise is multiplied; below 1,
+      the mechanism is broken on purpose.
     search_seconds: About how long to search for hostile pairs.
 
   Raises:
@@ -56,9 +56,9 @@ class ModelAuditSettings:
         f'mechanism must be one of {", ".join(audited)} to audit a model, '
         f'got {training.mechanism!r}: only for these are there canaries'
       )
-    # The pairs that are told apart are of examples that were exchanged.
+    # The two examples of a pair replace each other.
     _validate.one_of('adjacency', training.adjacency, ['replace-one'])
-    # Whose gradients are those of the examples as they are.
+    # Gradients must be those of the unchanged examples.
     _validate.one_of('views', training.views, ['none'])
     _validate.one_of('refinement', training.refinement, ['none'])
     _validate.one_of('runtime', training.runtime, ['compiled'])
@@ -80,7 +80,7 @@ class ModelAuditSettings:
 
   @property
   def moved(self) -> tuple[str, str]:
-    """What the pairs move, and by how much they may, in words."""
+    """Describes what the pairs move, and by how much they may move it."""
     if self.unit == 'user':
       return 'update', '2 C_u'
     return 'mean', '2 C_g / n'

@@ -1,1 +1,1 @@
-"""TFF's computations, compiled into this process."""
+"""Runs TFF computations compiled in this process."""

@@ -13,7 +13,7 @@ from tvdp_tf import errors
 
 
 class DeviceUnavailableError(errors.UsageError):
-  """A device was asked for that this machine or TensorFlow lacks."""
+  """The requested device is not available on this machine or in TensorFlow."""
 
 
 def cores() -> int:
@@ -25,15 +25,15 @@ def device_name(device: str) -> str:
   """TensorFlow's name for a device.
 
   Args:
-    device: 'cpu', 'gpu', or 'auto' for a GPU where there is one.
+    device: 'cpu', 'gpu', or 'auto' for a GPU if there is one.
 
   Returns:
     The name.
 
   Raises:
-    DeviceUnavailableError: If a GPU is asked for and there is none.
+    DeviceUnavailableError: If a GPU is requested and there is none.
   """
-  # Not those that the process has hidden from itself.
+  # Excludes GPUs that this process has hidden.
   has_gpu = bool(tf.config.get_visible_devices('GPU'))
   if device == 'gpu' and not has_gpu:
     raise DeviceUnavailableError(
@@ -49,24 +49,24 @@ def configure(
   deterministic: bool = False,
   waits: bool = True,
 ) -> None:
-  """Sets TensorFlow up for a program; for the whole process.
+  """Configures TensorFlow for the whole process.
 
-  A GPU that is not used is hidden: TensorFlow would take its memory and compute
-  there what has no device of its own. The memory of one that is used is taken
-  as needed, not all at once. An op gets the cores that a cohort leaves it.
+  An unused GPU is hidden; otherwise, TensorFlow would take its memory and place
+  ops there that have no explicit device. The memory of a used GPU is allocated
+  as needed, not all at once. Each op gets the cores that a cohort leaves it.
 
   Args:
     device: As for `device_name`.
     clients_at_once: The size of a cohort.
-    deterministic: Whether a GPU's ops give the same bits in every run. They are
-      slower then. A CPU's always do here.
-    waits: Whether clients may wait for XLA, which computes in threads of its
-      own: a cohort then has one thread more than there are cores. Where none
-      waits that is one too many.
+    deterministic: Whether a GPU's ops give the same bits in every run, which
+      makes them slower. A CPU's ops always do here.
+    waits: Whether clients may wait for XLA, which computes in its own threads.
+      If so, a cohort has one more thread than there are cores; otherwise, that
+      would be one too many.
 
   Raises:
-    DeviceUnavailableError: If a GPU is asked for and there is none.
-    RuntimeError: If TensorFlow has run something already.
+    DeviceUnavailableError: If a GPU is requested and there is none.
+    RuntimeError: If TensorFlow has already run something.
   """
   gpus = tf.config.get_visible_devices('GPU')
   if 'CPU' in device_name(device) and gpus:

@@ -14,7 +14,7 @@ Variables (of Keras models and of some optimizers) are created in every call.
 
 `HotShapes` is a function that is traced again for shapes that take much time.
 If all dimensions are known, TensorFlow computes values that depend only on
-shapes once, at compile time: a small part of a client's work.
+shapes once, at compile time; these are a small part of a client's work.
 """
 
 import collections
@@ -29,30 +29,30 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.python.eager import context  # For what has no public name.
+from tensorflow.python.eager import context  # No public name.
 from tensorflow.python.framework import op_def_registry
 
 from tvdp_tf.learning import onednn, xla_functions
 from tvdp_tf.runtimes import graph_import
 from tvdp_tf.runtimes.compiled import reductions
 
-# How a parameter's leaf is taken: as itself, by the tensors of the only element
-# of a sequence, or as the variant of a data set.
+# How a parameter's leaf is passed: as itself, as the tensors of a sequence's
+# only element, or as the variant tensor of a data set.
 TENSOR, ELEMENT, DATASET = 'tensor', 'element', 'dataset'
 
-# The type of no array: what is none of numbers is always converted.
+# Not the dtype of any array, so non-numeric values are always converted.
 _NONE = object()
 
-# Held by a call of what is `onednn.kept_apart`. In the whole process, for such
-# graphs may share functions.
+# Held during calls of graphs that are `onednn.kept_apart`. For the whole
+# process, because such graphs may share functions.
 _ALONE = threading.Lock()
 _NO_TURN = contextlib.nullcontext()
 
 _EagerTensor = tf.__internal__.EagerTensor
 
-# The ops that TensorFlow calls stateful although nothing of them outlives a
-# call: variables, which are made anew, data sets and iterators without a name,
-# arrays; what is drawn, or calls functions; and some that only look so.
+# Ops that TensorFlow calls stateful although no state outlives a call:
+# variables, which are created in every call, unnamed data sets and iterators,
+# arrays; random ops and function calls; and some that only look stateful.
 _ENDS_WITH_THE_CALL = re.compile(
   r'VarHandleOp|Assign(Add|Sub)?VariableOp|VarIsInitializedOp|VariableShape'
   r'|ReadVariableOp|DisableCopyOnRead|DestroyResourceOp'
@@ -67,8 +67,8 @@ _ENDS_WITH_THE_CALL = re.compile(
   r'|Assert|Print|PrintV2|CheckNumerics\w*|DeviceIndex|Timestamp|Empty'
   r'|StatelessRandomGetAlg|IsTensorFloat32Enabled'
 )
-# Of these, what lives on all the same: on the disk or in a server; and most of
-# them TensorFlow does not call stateful.
+# Exceptions, whose state lives on, on disk or in a server; TensorFlow does not
+# call most of them stateful.
 _LIVES_ON = re.compile(
   r'(Experimental)?(Snapshot|Save|Register|DataService|DatasetToTFRecord)\w*'
 )
@@ -84,7 +84,7 @@ def _node_of(tensor_name: str) -> str:
 
 
 class _Graph:
-  """A graph definition, and edits that keep the tensors that matter."""
+  """A graph definition, with edits that keep the relevant tensors."""
 
   def __init__(self, graph_def: tf.compat.v1.GraphDef):
     self.graph_def = graph_def
@@ -93,7 +93,7 @@ class _Graph:
   def element_tensors(self, variant: str) -> list[str] | None:
     """Names of the tensors of a sequence's only element, in tf.data's order.
 
-    None if the sequence is used otherwise than by extracting it, once.
+    None if the sequence is used in any way other than extracting it once.
     """
     aliases = {graph_import.canonical(variant)}
     extracting = []
@@ -133,7 +133,7 @@ class _Graph:
     )
 
   def _needed(self, fed: set[str], fetches: Iterable[str]) -> set[str]:
-    """Names of the nodes that fetches take, but for those that are fed."""
+    """Names of the nodes that fetches depend on, except those that are fed."""
     waiting = collections.deque(_node_of(name) for name in fetches)
     needed: set[str] = set()
     while waiting:
@@ -147,9 +147,9 @@ class _Graph:
   def pruned(
     self, feeds: Sequence[str], fetches: Sequence[str], initializer: str = ''
   ) -> tf.compat.v1.GraphDef:
-    """The nodes between feeds and fetches, free to be placed anywhere.
+    """Keeps only the nodes between feeds and fetches, on any device.
 
-    All others of them wait for the initializer, and what it needs.
+    They wait for the initializer, except for the nodes that it depends on.
     """
     fed = {_node_of(name) for name in feeds}
     before = self._needed(fed, [initializer] if initializer else [])
@@ -162,9 +162,9 @@ class _Graph:
         copy = result.node.add()
         copy.CopyFrom(node)
         copy.device = ''
-        # Colocation with a node that is not imported.
+        # The node may be colocated with one that is not imported.
         copy.attr.pop('_class', None)
-        # Feeds are there before anything runs.
+        # Feeds are available before anything runs.
         inputs = [
           i for i in node.input if not (i.startswith('^') and i[1:] in fed)
         ]
@@ -173,13 +173,13 @@ class _Graph:
         if initializer and node.name not in before:
           copy.input.append(f'^{_node_of(initializer)}')
         if node.op == 'VarHandleOp':
-          # Shared with nobody, neither with calls by other threads.
+          # Not shared with anything, including calls by other threads.
           copy.attr['shared_name'].s = context.anonymous_name().encode()
     return result
 
 
 def _has_file(node: Any, nodes: dict[str, Any]) -> bool:
-  """Whether a cache of a data set is a file, or may be one."""
+  """Whether a data set's cache is a file, or may be one."""
   name = nodes.get(_node_of(node.input[1]))
   return (
     name is None
@@ -189,14 +189,14 @@ def _has_file(node: Any, nodes: dict[str, Any]) -> bool:
 
 
 def _lasting(definition: tf.compat.v1.GraphDef) -> list[str]:
-  """Kinds of ops whose state would go from one call to another."""
+  """Kinds of ops whose state would persist from one call to another."""
   bodies = [function.node_def for function in definition.library.function]
   kinds = {node.op for nodes in (definition.node, *bodies) for node in nodes}
   ops = {kind: op_def_registry.get(kind) for kind in kinds}
   found = {
     kind
     for kind, op in ops.items()
-    if op is not None  # Else a function.
+    if op is not None  # Otherwise a function.
     and (op.is_stateful or any(arg.is_ref for arg in op.output_arg))
     and not _ENDS_WITH_THE_CALL.fullmatch(kind)
   }
@@ -208,7 +208,7 @@ def _lasting(definition: tf.compat.v1.GraphDef) -> list[str]:
       for node in nodes
       if node.op in _CACHES and _has_file(node, by_name)
     }
-  # Only those of the graph itself are made anew: see `pruned`.
+  # Only those of the graph itself are recreated: see `pruned`.
   found |= {
     f'{node.op} (in a function)'
     for nodes in bodies
@@ -219,7 +219,7 @@ def _lasting(definition: tf.compat.v1.GraphDef) -> list[str]:
 
 
 def _unknown(definition: tf.compat.v1.GraphDef) -> list[Any]:
-  """The functions of a graph's library that this process does not keep."""
+  """Functions of a graph's library that `xla_functions` does not keep."""
   library = definition.library.function
   known = xla_functions.known(library)
   return [f for f in library if f.signature.name not in known]
@@ -228,9 +228,9 @@ def _unknown(definition: tf.compat.v1.GraphDef) -> list[Any]:
 def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
   """Gives the functions of a graph's library names that no other graph has.
 
-  The functions of a process share one registry. Two imports of one name share
-  an entry, and it goes when the first of them does; but for those that
-  `xla_functions` keeps, whose names tell what XLA has made of them.
+  The functions of a process share one registry. Two imports with the same name
+  share an entry, which is removed with the first of them. Functions kept by
+  `xla_functions` are not renamed: XLA finds their compiled code by name.
   """
   suffix = f'_{uuid.uuid4().hex}'
   own = _unknown(definition)
@@ -252,7 +252,7 @@ def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
   rename(definition.node)
   for function in own:
     function.signature.name = names[function.signature.name]
-    # Names of its gradient, and of the pair that it was traced with, go.
+    # Drops the names of its gradient, and of the pair it was traced with.
     for name in set(function.attr) - {'_noinline'}:
       del function.attr[name]
     rename(function.node_def)
@@ -262,10 +262,11 @@ def _with_own_functions(definition: tf.compat.v1.GraphDef) -> None:
 
 
 def _as_result(tensor: tf.Tensor) -> tf.Tensor:
-  """A tensor of a graph as a function may return it: not a parameter itself.
+  """Converts a tensor to one that a function may return.
 
-  Nor, in TensorFlow 2.14, what an op says about a shape ("unexpected full type
-  information"): an identity would be optimized away.
+  A function must not return a parameter itself or, in TensorFlow 2.14, the
+  result of an op on shapes ("unexpected full type information"); an identity
+  would be optimized away.
   """
   if tensor.dtype == tf.int32:
     return tf.ensure_shape(tensor, tensor.shape)
@@ -273,9 +274,9 @@ def _as_result(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _without_attributes(tensor: tf.Tensor) -> tf.Tensor:
-  """A new tensor that frees all its memory when it is deleted.
+  """Returns a new tensor that frees all its memory when it is deleted.
 
-  In Python 3.11 a deleted tensor leaks the memory of its attributes, about ten
+  In Python 3.11, a deleted tensor leaks the memory of its attributes, about ten
   bytes each, and a day's training creates millions of tensors:
   https://github.com/tensorflow/tensorflow/issues/62551
   """
@@ -284,9 +285,9 @@ def _without_attributes(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _as_tensor(value: Any, own: Any, spec: tf.TensorSpec) -> tf.Tensor:
-  """A tensor of a value; of an array whose type is `own` in its memory."""
+  """Converts a value to a tensor; shares the memory of arrays of type `own`."""
   if getattr(value, 'dtype', None) is own:
-    # Without a copy, and three times as fast as TensorFlow's Python.
+    # Without a copy, and three times as fast as TensorFlow's Python code.
     device = context.context().device_name
     return _without_attributes(_EagerTensor(value, device, None))
   return _without_attributes(tf.convert_to_tensor(value, spec.dtype))
@@ -297,14 +298,14 @@ class TensorFunction:
 
   Attributes:
     specs: Specs of the parameters' tensors.
-    traced: It, for other graphs to be made of; and held, for TensorFlow's
-      context knows it by its name alone.
+    traced: The traced function, to be used in other graphs. It is also kept
+      alive here, because TensorFlow's context only knows its name.
   """
 
   def __init__(
     self, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
   ):
-    """Traces a function of tensors; it may call what others have `traced`."""
+    """Traces a function of tensors; it may call `traced` of others."""
     self.specs = list(specs)
 
     @tf.function(autograph=False)
@@ -312,8 +313,8 @@ class TensorFunction:
       return list(map(_as_result, function(*tensors)))
 
     self.traced = call.get_concrete_function(*self.specs)
-    # Of arrays that are taken as they are. NumPy has one object for each type
-    # of numbers.
+    # Dtypes of arrays that need no conversion. NumPy has one object for each
+    # numeric dtype.
     self._numpy_dtypes = [
       np.dtype(spec.dtype.as_numpy_dtype) if _is_number(spec.dtype) else _NONE
       for spec in self.specs
@@ -321,16 +322,16 @@ class TensorFunction:
     self._result_dtypes = [output.dtype for output in self.traced.outputs]
     self._first_call = threading.Lock()
     self._is_optimized = False
-    # It may have come by way of what others have traced.
+    # Such ops may come from functions that others have traced.
     waits = onednn.kept_apart(self.traced.graph.as_graph_def())
     self._turn: contextlib.AbstractContextManager[object] = _NO_TURN
     if waits:
       self._turn = _ALONE
 
   def __call__(self, *tensors: Any) -> list[tf.Tensor]:
-    """Flat tensors in, flat tensors out.
+    """Calls the function with flat tensors; returns flat tensors.
 
-    A call of the concrete function itself takes a tenth of a millisecond more.
+    Calling the concrete function itself takes a tenth of a millisecond more.
     """
     arguments = [
       tensor if isinstance(tensor, tf.Tensor) else _as_tensor(tensor, own, spec)
@@ -340,8 +341,8 @@ class TensorFunction:
     ]
     if self._is_optimized:
       return self._call(arguments)
-    # In its first call TensorFlow optimizes the graph, which takes seconds for
-    # a large one; threads that come meanwhile would each do the same.
+    # In the first call, TensorFlow optimizes the graph, which takes seconds for
+    # a large one; other threads that call meanwhile would all do the same.
     with self._first_call:
       result = self._call(arguments)
       self._is_optimized = True
@@ -362,17 +363,17 @@ class GraphFunction(TensorFunction):
   """A TFF computation as a function of flat tensors.
 
   Attributes:
-    kinds: `TENSOR`, `ELEMENT` or `DATASET`, of each leaf of the parameter in
+    kinds: `TENSOR`, `ELEMENT` or `DATASET` for each leaf of the parameter, in
       TFF's order.
-    has_xla: Whether XLA compiles a part of it. On a CPU a thread of XLA's own
-      runs that part, for which the caller waits.
+    has_xla: Whether XLA compiles a part of it. On a CPU, one of XLA's threads
+      runs that part while the caller waits.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
     """Imports a computation.
 
     Args:
-      computation: Of TensorFlow, without federated types.
+      computation: A TensorFlow computation, without federated types.
 
     Raises:
       NotImplementedError: If it has tables, queues or another state that
@@ -414,7 +415,7 @@ class GraphFunction(TensorFunction):
       by_name = dict(
         zip(map(graph_import.canonical, feeds), tensors, strict=True)
       )
-      # A result may be a parameter as it is.
+      # A result may be an unchanged parameter.
       inner = [
         f for f in map(graph_import.canonical, fetches) if f not in by_name
       ]
@@ -427,14 +428,14 @@ class GraphFunction(TensorFunction):
       by_name.update(zip(inner, imported, strict=True))
       return [by_name[graph_import.canonical(name)] for name in fetches]
 
-    # An import registers the library with the graph alone.
+    # An import registers the library only with the graph.
     for function in _unknown(definition):
       context.context().add_function_def(function)
     super().__init__(call, [graph.spec(name) for name in feeds])
 
 
-# What the calls of a shape take before it is compiled for: much longer than to
-# compile, which saves a small part of each.
+# Total duration of a shape's calls before it is compiled: much longer than
+# compiling, which only saves a small part of each call.
 _HOT_SECONDS = 10.0
 _MOST_SHAPES = 4
 
@@ -449,15 +450,15 @@ def _same_bits(one: list[tf.Tensor], other: list[tf.Tensor]) -> bool:
 
 
 class HotShapes:
-  """A function of flat tensors, some of their dimensions unknown.
+  """A function of flat tensors, some of whose dimensions are unknown.
 
-  A form of known dimensions is used only where it gives the same bits as the
-  general one, on the arguments that were there when it was made: a run that is
-  resumed makes its own at another time.
+  A version for known dimensions is used only if it gives the same bits as the
+  general one, on the arguments for which it was created: a resumed run creates
+  its versions at other times.
   """
 
   def __init__(self, function: TensorFunction):
-    """Makes no further form yet."""
+    """Creates no other version yet."""
     self._function = function
     self._open = [
       index

@@ -18,12 +18,12 @@ from typing import Any
 
 from tvdp_tf.runtimes.compiled import graph_function
 
-# Most results that one thread holds.
+# The most results that a thread holds.
 MAX_CHUNK = 16
 
 
 class _Fold:
-  """One sum."""
+  """A single sum."""
 
   def __init__(
     self,
@@ -62,7 +62,7 @@ class _Fold:
       raise
 
   def stop(self) -> None:
-    """Lets the threads end after the items that they are at."""
+    """Makes the threads stop after their current items."""
     with self._changed:
       self._stopped = True
       self._changed.notify_all()
@@ -94,35 +94,35 @@ class _Fold:
         self._changed.notify_all()
 
   def _to_add(self) -> list[list[Any]]:
-    """The chunks that the caller is to add now; no one else gets any then."""
+    """Returns the chunks that the caller must add; only one caller gets any."""
     with self._changed:
       end = self._added
       while end in self._waiting:
         end += 1
       enough = end - self._added >= self._added_together
       if self._adding or not (enough or end == len(self._chunks)):
-        return []  # They are added by another thread, or later.
+        return []  # Another thread adds them, or they are added later.
       self._adding = True
       return [self._waiting.pop(i) for i in range(self._added, end)]
 
 
 class OrderedFold:
-  """Folds by a number of threads, including the caller's."""
+  """Folds with a number of threads, including the caller's."""
 
   def __init__(
     self,
     threads: int,
     in_thread: Callable[[], contextlib.AbstractContextManager],
   ):
-    """Starts no thread yet.
+    """Does not start threads yet.
 
     Args:
-      threads: How many.
-      in_thread: A context that each of them works in.
+      threads: Number of threads.
+      in_thread: A context that each thread works in.
     """
     self._threads = threads
     self._in_thread = in_thread
-    # One more for work that waits; the first use starts it.
+    # One more for work that waits; it is started at its first use.
     self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
   def __call__(
@@ -134,31 +134,31 @@ class OrderedFold:
     added_together: int = 1,
     waits: bool = False,
   ) -> Any:
-    """Adds `work(item)` of all items to `total`, in their order.
+    """Adds `work(item)` for all items to `total`, in their order.
 
     Args:
       work: Computes an item's part; called by several threads at once.
       add: (total, parts) -> total; called by one thread at a time.
-      total: The sum of no parts.
+      total: The initial sum, without any part.
       items: The items.
-      added_together: How many parts are waited for before they are added, where
-        there are more to come.
-      waits: Whether `work` waits for other threads: one more of ours then has
-        work for the core that would be idle.
+      added_together: How many parts to wait for before adding them, if more
+        parts are to come.
+      waits: Whether `work` waits for other threads; if so, one more thread here
+        uses the core that would be idle.
 
     Returns:
       The sum.
 
     Raises:
-      BaseException: What `work` or `add` raises first; then no thread is at
-        work any more.
+      BaseException: The first exception that `work` or `add` raises; then no
+        thread is working any more.
     """
-    # To take one item at a time costs more than a small item's work.
+    # Taking single items costs more than a small item's work.
     threads = self._threads + waits
     size = max(1, min(MAX_CHUNK, len(items) // (8 * threads)))
     chunks = [items[i : i + size] for i in range(0, len(items), size)]
     together = -(-added_together // size)
-    # All threads wait only when so many chunks do that some can be added.
+    # So many that if all threads wait, some of the chunks can be added.
     most_ahead = 2 * threads + together
     fold = _Fold(work, add, total, chunks, together, most_ahead)
 
@@ -184,24 +184,24 @@ class OrderedFold:
     self._pool.shutdown()
 
 
-# Beside adding an update of more bytes, a call takes no time to speak of.
+# For updates with more bytes, the overhead of a call is negligible.
 _SMALL_BYTES = 2**20
 _TOGETHER = 4
 
 
 class Adder:
-  """Adds updates to totals, several in one call where they are small.
+  """Adds updates to totals, several in one call if they are small.
 
   Attributes:
-    together: How many.
+    together: How many updates to add in one call.
   """
 
   def __init__(self, accumulate: graph_function.GraphFunction, totals: int):
-    """Traces nothing yet.
+    """Does not trace anything yet.
 
     Args:
       accumulate: (totals, update) -> totals.
-      totals: The number of tensors that the totals are.
+      totals: The number of tensors in the totals.
     """
     self._accumulate = accumulate
     self._num_totals = totals
@@ -214,7 +214,7 @@ class Adder:
     self._functions: dict[int, graph_function.TensorFunction] = {1: accumulate}
 
   def _function(self, count: int) -> graph_function.TensorFunction:
-    """Adds so many; traced when it is first asked for."""
+    """Returns a function that adds `count` updates; traced at its first use."""
     if count not in self._functions:
       num, accumulate = self._num_totals, self._accumulate
       update = accumulate.specs[num:]
@@ -231,7 +231,7 @@ class Adder:
     return self._functions[count]
 
   def __call__(self, totals: Any, updates: list[Any]) -> Any:
-    """The totals with the updates, added in their order."""
+    """Adds the updates to the totals, in their order."""
     start, count = 0, self.together
     while start < len(updates):
       while count > len(updates) - start:

@@ -1,9 +1,9 @@
 """Replaces reductions of data sets by loops in the same graph.
 
 TFF's algorithms train their clients with `tf.data.Dataset.reduce`. This op
-optimizes its function and the pipeline again in every call, which is most of
-the time of a small client. A loop over an iterator computes the same and is
-optimized once, with its graph.
+optimizes its function and the pipeline again in every call, which takes most of
+a small client's time. A loop over an iterator computes the same result and is
+optimized only once, with its graph.
 
 The pipeline starts without the rewriting and the tuning of `tf.data`, which
 would be repeated at every start. Neither of them changes its elements.
@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# Ops that call the functions in their attributes where they are. Those of
-# `tf.data` keep theirs for later.
+# Ops that call the functions in their attributes right away, unlike those of
+# `tf.data`.
 _CALLS = frozenset(
   {
     'Case',
@@ -39,7 +39,7 @@ def _quick_start() -> bytes:
 
 
 class _Reduction:
-  """A `ReduceDataset` op, as what its loop is made of."""
+  """The parts of a `ReduceDataset` op from which a loop is built."""
 
   def __init__(self, node: tf.compat.v1.NodeDef, functions: dict[str, Any]):
     def dtypes(name):
@@ -54,7 +54,7 @@ class _Reduction:
       tf.TensorSpec(None, dtype)
       for dtype in [tf.variant, *dtypes('Tstate'), *dtypes('Targuments')]
     ]
-    # The function takes the state, an element, and the other arguments.
+    # The function takes the state, an element, and other arguments.
     taken = [
       tf.as_dtype(argument.type)
       for argument in functions[self._function].signature.input_arg
@@ -69,7 +69,7 @@ class _Reduction:
   def loop(
     self, dataset: tf.Tensor, *arguments: tf.Tensor
   ) -> Sequence[tf.Tensor]:
-    """The last state, of what the op takes."""
+    """Returns the final state, for the op's inputs."""
     num_state = len(self._state_dtypes)
     initial, others = arguments[:num_state], arguments[num_state:]
     iterator = tf.raw_ops.AnonymousIteratorV3(**self._element)
@@ -83,7 +83,7 @@ class _Reduction:
     )
 
     def element_after(operations):
-      # It may depend on what they do to a variable.
+      # It may depend on how they change a variable.
       with tf.control_dependencies(operations):
         return tf.raw_ops.IteratorGetNextAsOptional(
           iterator=iterator, **self._element
@@ -110,7 +110,7 @@ class _Reduction:
 
 
 class _Rewriting:
-  """Turns the reductions among a graph's functions into loops."""
+  """Replaces the reductions in a graph's functions by loops."""
 
   def __init__(self, library: Any):
     self._library = library
@@ -138,7 +138,7 @@ class _Rewriting:
     replaced = self.nodes(function.node_def)
 
     def renamed(tensor: str) -> str:
-      # Within a function a tensor's name has that of the op's output in it.
+      # In a function, a tensor's name contains the name of the op's output.
       node, _, output = tensor.partition(':')
       if output and node in replaced:
         return f'{node}:output:{output.partition(":")[2]}'
@@ -171,8 +171,8 @@ class _Rewriting:
 
 
 def _called(node: tf.compat.v1.NodeDef) -> Iterator[str]:
-  """Names of functions that an op calls."""
-  yield node.op  # It may be one itself.
+  """Yields names of functions that an op calls."""
+  yield node.op  # The op may be a function itself.
   if node.op in _CALLS:
     for attribute in node.attr.values():
       yield attribute.func.name
@@ -181,10 +181,10 @@ def _called(node: tf.compat.v1.NodeDef) -> Iterator[str]:
 
 
 def as_loops(definition: tf.compat.v1.GraphDef) -> None:
-  """Makes the reductions of data sets in a graph loops, in place.
+  """Replaces a graph's reductions of data sets by loops, in place.
 
-  Those within a function of a `tf.data` pipeline stay as they are, and all of
-  them do where there is a GPU: its iterators would be placed on it.
+  Reductions within a function of a `tf.data` pipeline are unchanged, and so are
+  all of them if there is a GPU: iterators would be placed on it.
   """
   if not tf.config.list_logical_devices('GPU'):
     _Rewriting(definition.library).nodes(definition.node)

@@ -1,4 +1,4 @@
-"""TFF computations in this process: no worker, no port, CPU or GPU.
+"""Runs TFF computations in this process: no worker, no port, CPU or GPU.
 
 ```
 with compiled_runtime():
@@ -48,12 +48,12 @@ from tvdp_tf.runtimes.compiled import (
 
 # Smaller arrays are cheaper to copy than to look up.
 _RESIDENT_BYTES = 2**14
-# With fewer arrays nobody looks for those that are of no use any more.
+# With fewer arrays, unused ones are not searched for.
 _FEWEST_SWEPT = 64
 
 
 def _is_fixed(array: Any) -> bool:
-  """Whether an array is read-only, and so is what it is a view of."""
+  """Whether an array and the arrays that it is a view of are read-only."""
   while isinstance(array, np.ndarray):
     if array.flags.writeable:
       return False
@@ -62,11 +62,11 @@ def _is_fixed(array: Any) -> bool:
 
 
 class _Resident:
-  """Client data that is brought to the device once.
+  """Client data that are copied to the device only once.
 
-  Only arrays that cannot change: those marked as read-only. A CPU shares the
-  memory of those that are `learning.aligned`, and has a copy of the others.
-  They are kept as long as somebody else has the array.
+  This applies only to arrays that cannot change: those marked as read-only. A
+  CPU shares the memory of arrays that are `learning.aligned`, and copies the
+  others. They are kept as long as somebody else has a reference to the array.
   """
 
   def __init__(self):
@@ -74,9 +74,9 @@ class _Resident:
     self._most = _FEWEST_SWEPT
 
   def _sweep(self) -> None:
-    """Lets go of arrays that can never come again."""
+    """Drops arrays that nobody else refers to."""
     for key, held in list(self._tensors.items()):
-      # By the tuple, and as an argument.
+      # References: the tuple and the argument.
       if sys.getrefcount(held[0]) <= 2:
         self._tensors.pop(key, None)
     self._most = max(_FEWEST_SWEPT, 2 * len(self._tensors))
@@ -92,7 +92,7 @@ class _Resident:
     if held is None:
       if len(self._tensors) >= self._most:
         self._sweep()
-      # The array is held too: its id stays its own.
+      # Keep the array, too, so that its id is not reused.
       tensor = tf.raw_ops.Identity(input=value)
       held = self._tensors[id(value)] = (value, tensor)
     return held[1]
@@ -101,7 +101,7 @@ class _Resident:
 def _finisher(
   update: graph_function.GraphFunction, report: graph_function.GraphFunction
 ) -> graph_function.TensorFunction:
-  """(state, totals) -> (state, output) in one call."""
+  """Returns (state, totals) -> (state, output) as one call."""
   num_state = len(update.specs) - len(report.traced.outputs)
 
   def finish(*tensors):
@@ -116,11 +116,11 @@ def _finisher(
 def _function(
   computation: tff.framework.ConcreteComputation, device: str
 ) -> graph_function.GraphFunction:
-  """A computation as a function for a device.
+  """Converts a computation to a function for a device.
 
   Raises:
-    NotImplementedError: If `GraphFunction` raises it, or the device is a GPU
-      and XLA compiles a part, as of discrete noise: two seeded runs have given
+    NotImplementedError: If `GraphFunction` raises it; or if the device is a GPU
+      and XLA compiles a part, as for discrete noise: two seeded runs have given
       different models there.
   """
   function = graph_function.GraphFunction(computation)
@@ -133,7 +133,7 @@ def _function(
 
 
 class _CompiledRound:
-  """A computation (state at server, data at clients) -> (state, output)."""
+  """Runs a computation (state@server, data@clients) -> (state, output)."""
 
   def __init__(
     self,
@@ -198,9 +198,9 @@ class _CompiledRound:
 def _of_two(
   comp: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
-  """The computation from (server, clients) to (server, output).
+  """Converts a computation to the form (server, clients) -> (server, output).
 
-  An aggregation process, for one, takes (state, value, weight) and returns
+  An aggregation process, for example, takes (state, value, weight) and returns
   (state, result, measurements).
   """
   signature = comp.type_signature
@@ -252,14 +252,14 @@ class CompiledContext(tff.framework.SyncContext):
     self._device = devices.device_name(device)
     self._compiled: dict[int, tuple[Any, Any]] = {}
     self._resident = _Resident()
-    # TensorFlow leaves Python's lock alone: a thread a core, one on a GPU.
+    # TensorFlow releases Python's lock: one thread per core, or one on a GPU.
     self._fold = ordered_fold.OrderedFold(
       devices.cores() if 'CPU' in self._device else 1,
       lambda: tf.device(self._device),
     )
 
   def forget_data(self) -> None:
-    """Lets go of client data that is kept on the device."""
+    """Drops client data that are kept on the device."""
     self._resident = _Resident()
 
   def close(self) -> None:
@@ -274,14 +274,14 @@ class CompiledContext(tff.framework.SyncContext):
       arg: Its argument, or None.
 
     Returns:
-      Its result, tensors in the Python containers of its type.
+      Its result, as tensors in the Python containers of its type.
 
     Raises:
-      NotImplementedError: If the computation is of another form.
+      NotImplementedError: If the computation has another form.
     """
     with tf.device(self._device):
       if id(comp) not in self._compiled:
-        # The computation is held too: its id stays its own.
+        # Keep the computation, too, so that its id is not reused.
         self._compiled[id(comp)] = (comp, self._compile(comp))
       _, run = self._compiled[id(comp)]
       return run(arg)
@@ -332,8 +332,7 @@ def compiled_runtime(
     device: 'cpu', 'gpu', or 'auto' to use a GPU if there is one.
 
   Returns:
-    A context manager whose target is the context that is installed in its
-    block.
+    A context manager whose target is the context installed in its block.
 
   Raises:
     DeviceUnavailableError: If a GPU is requested and there is none.

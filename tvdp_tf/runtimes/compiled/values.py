@@ -1,4 +1,4 @@
-"""Values of TFF types as flat tensors, and flat tensors as values.
+"""Converts values of TFF types to flat tensors, and back.
 
 `tensors` converts a value to the arguments of a `GraphFunction`; a `packer`
 puts the results into the Python containers of a TFF type.
@@ -18,7 +18,7 @@ from tvdp_tf.runtimes.compiled import graph_function
 
 
 def flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
-  """The leaves of a value of a TFF type, in TFF's order; sequences are some."""
+  """Yields a value's leaves in TFF's order; a sequence is a leaf."""
   if isinstance(type_spec, tff.FederatedType):
     yield from flatten(value, type_spec.member)
   elif isinstance(type_spec, tff.StructType):
@@ -42,13 +42,13 @@ def flatten(value: Any, type_spec: tff.Type) -> Iterable[Any]:
 
 
 def _checked(leaf: Any, tensor_type: tff.TensorType) -> Any:
-  """An array, tensor or number, if it is of the type but for its precision.
+  """Checks that a leaf has the type, except for its precision; returns it.
 
-  TensorFlow would take a wrong shape, wrap an integer that is too large, and
+  TensorFlow would accept a wrong shape, wrap an integer that is too large, and
   drop an imaginary part.
 
   Raises:
-    ValueError: If it is not.
+    ValueError: If the leaf does not have the type.
   """
   array = leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
   wanted, dtype = tensor_type.dtype, array.dtype
@@ -73,7 +73,7 @@ def _checked(leaf: Any, tensor_type: tff.TensorType) -> Any:
     else:
       fits = np.can_cast(dtype, wanted, 'same_kind')
   if not (fits and in_range):
-    # Its values stay unsaid: they may be a client's.
+    # Does not show the values, which may be a client's.
     raise ValueError(
       f'a value must be {tensor_type.compact_representation()}, got '
       f'{dtype.name}{list(shape)}{"" if in_range else " beyond its range"}'
@@ -82,7 +82,7 @@ def _checked(leaf: Any, tensor_type: tff.TensorType) -> Any:
 
 
 def _leaf_types(type_spec: tff.Type) -> Iterator[tff.Type]:
-  """The types of `flatten`'s leaves."""
+  """Yields the types of `flatten`'s leaves."""
   if isinstance(type_spec, tff.StructType):
     for _, part_type in tff.structure.iter_elements(type_spec):
       yield from _leaf_types(part_type)
@@ -93,7 +93,7 @@ def _leaf_types(type_spec: tff.Type) -> Iterator[tff.Type]:
 def _only_element(
   sequence: Iterable[Any], element_type: tff.Type
 ) -> list[tf.Tensor]:
-  """The tensors of what a computation extracts as a sequence's only element."""
+  """Returns the tensors of a sequence's only element."""
   elements = list(sequence)
   if len(elements) != 1:
     raise ValueError(
@@ -111,7 +111,7 @@ def _only_element(
 
 
 def _dataset(elements: Sequence[Any]) -> tf.data.Dataset:
-  """Elements of one structure; those of one shape are stored together."""
+  """Makes a data set; elements of the same shape are stored together."""
 
   def shapes(element):
     return [np.shape(leaf) for leaf in tf.nest.flatten(element)]
@@ -128,7 +128,7 @@ def _dataset(elements: Sequence[Any]) -> tf.data.Dataset:
 
 
 def _variant(sequence: Any, type_spec: tff.SequenceType) -> tf.Tensor:
-  """A client's data set as a tensor; lists become a data set of their own."""
+  """Converts a client's data set to a tensor; lists become data sets first."""
   is_dataset = isinstance(sequence, tf.data.Dataset)
   data = sequence if is_dataset else _dataset(list(sequence))
   element = tff.types.tensorflow_to_type(data.element_spec)
@@ -144,19 +144,19 @@ def _variant(sequence: Any, type_spec: tff.SequenceType) -> tf.Tensor:
 def tensors(
   value: Any, type_spec: tff.Type, kinds: Iterable[str]
 ) -> Iterator[Any]:
-  """What a `GraphFunction` takes for a value; arrays are left to it.
+  """Converts a value to arguments of a `GraphFunction`; arrays are unchanged.
 
   Args:
-    value: Of the type.
-    type_spec: Of a parameter of the function, or of its first ones.
-    kinds: The function's.
+    value: A value of the type.
+    type_spec: The type of the function's parameter, or of its first ones.
+    kinds: The `kinds` of the function.
 
   Yields:
     Tensors, arrays or numbers.
 
   Raises:
-    ValueError: If a value is not of the type, or a sequence has several
-      elements where the only one is taken.
+    ValueError: If the value is not of the type, or if a sequence does not have
+      a single element where only one is extracted.
   """
   leaves, types = flatten(value, type_spec), _leaf_types(type_spec)
   for leaf, leaf_type, kind in zip(leaves, types, kinds, strict=False):
@@ -169,9 +169,9 @@ def tensors(
 
 
 def _filler(positions: Any) -> Callable[[Sequence[Any]], Any]:
-  """A function of leaves that makes a container in which they replace theirs.
+  """Returns a function that fills a container with leaves, by position.
 
-  As `tf.nest.map_structure`, several times faster.
+  It is like `tf.nest.map_structure`, but several times faster.
   """
   if isinstance(positions, int):
     return operator.itemgetter(positions)
@@ -192,10 +192,10 @@ def _filler(positions: Any) -> Callable[[Sequence[Any]], Any]:
 
 
 def packer(type_spec: tff.Type) -> Callable[[Sequence[Any]], Any]:
-  """A function of leaves: the Python containers that a TFF type asks for.
+  """Returns a function that packs leaves into a TFF type's Python containers.
 
-  TFF makes them from one example of leaves, the positions; from then on the
-  containers are filled. TFF's own conversion costs half a millisecond.
+  TFF creates the containers once, with the positions as leaves; after that, the
+  function fills them. TFF's own conversion takes half a millisecond.
   """
   positions = itertools.count()
 

@@ -1,1 +1,1 @@
-"""TFF's computations in its C++ worker: of this host, or of others."""
+"""Runs TFF computations in TFF's C++ worker, on this host or on others."""

@@ -1,6 +1,6 @@
 """Runs TFF computations on one worker, over one gRPC channel.
 
-TFF's own context of this kind repeats a call forever when gRPC reports that the
+TFF's own context of this kind repeats a call forever if gRPC reports that the
 worker is unavailable or has lost its state. It also never closes unused
 executors, and never ends its threads.
 
@@ -23,13 +23,13 @@ import grpc
 import tensorflow_federated as tff
 from absl import logging
 
-# Protocol buffers end at 2 GiB.
+# Protocol buffers are limited to 2 GiB.
 MAX_MESSAGE_MEGABYTES = 2000
 
 _MAX_EXECUTORS = 10
 
-# Entered around every call of the worker: turns what gRPC raises into what the
-# caller shall see. TFF would repeat a `RetryableError` for ever.
+# Entered around every call of the worker: converts gRPC's exceptions to those
+# for the caller. TFF would repeat a `RetryableError` forever.
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
 Compiler = Callable[[Any], Any]
@@ -43,7 +43,7 @@ def channel_options(max_message_megabytes: int) -> list[tuple[str, int]]:
   """Options of a gRPC channel to a worker.
 
   Args:
-    max_message_megabytes: Longest message either way, in 10^6 bytes.
+    max_message_megabytes: Largest message in either direction, in 10^6 bytes.
   """
   max_bytes = max_message_megabytes * 1000 * 1000
   return [
@@ -54,30 +54,30 @@ def channel_options(max_message_megabytes: int) -> list[tuple[str, int]]:
   ]
 
 
-# Those that `close_channel` has not closed.
+# Channels that `close_channel` has not closed.
 _open_channels: set[grpc.Channel] = set()
 
 
 def opened(channel: grpc.Channel) -> grpc.Channel:
-  """Has a channel closed when the program ends, if not before.
+  """Registers a channel to be closed when the program ends, if not before.
 
-  An interrupt at the wrong instant may leave one open. Python's end would then
-  wait for ever for gRPC's threads, which it has stopped.
+  An interrupt at the wrong time may leave a channel open. Python would then
+  wait forever at its end for gRPC's threads, which it has stopped.
 
   Args:
-    channel: Before its first call; to be closed by `close_channel`.
+    channel: A channel before its first call; close it by `close_channel`.
   """
   _open_channels.add(channel)
   return channel
 
 
 def close_channel(channel: grpc.Channel) -> None:
-  """Ends a channel's calls; harmless when called again."""
+  """Closes a channel and ends its calls; it is safe to call it again."""
   channel.close()
   _open_channels.discard(channel)
 
 
-# What a fork has is not its own.
+# The channels belong to the parent, not to a fork.
 os.register_at_fork(after_in_child=_open_channels.clear)
 
 
@@ -88,10 +88,10 @@ def _close_channels() -> None:
 
 
 class _StubChannel:
-  """The channel that TFF's stub sees: with deadlines, and without a watch.
+  """The channel for TFF's stub: with deadlines, and without a watch.
 
-  The stub subscribes to the channel's state for the sake of `is_ready`, which
-  starts a thread that fails when the channel is closed. The calls tell more.
+  The stub subscribes to the channel's state for `is_ready`, which starts a
+  thread that fails when the channel is closed. The calls themselves tell more.
   """
 
   def __init__(self, channel: grpc.Channel, timeout_s: float | None):
@@ -124,16 +124,16 @@ class _GuardedStub:
       with contextlib.suppress(Exception):
         return call(request)
 
-    # What a lost worker held is gone; finalizers of values may come later.
+    # A lost worker's values are gone, but their finalizers may run later.
     return call_if_possible if name.startswith('dispose') else call
 
 
 class _ExecutorFactory(tff.framework.ExecutorFactory):
   """Keeps an executor for each of the last few numbers of clients.
 
-  An executor has about eight threads in the worker. TFF's own factory forgets
-  the oldest without closing it, so that cohorts of random size, as Poisson
-  sampling makes them, pile up threads.
+  An executor has about eight threads in the worker. TFF's own factory drops the
+  oldest one without closing it, so threads would accumulate with cohorts of
+  random size, as in Poisson sampling.
   """
 
   def __init__(self, stub: _GuardedStub):
@@ -146,7 +146,7 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
     if executor is None:
       executor = tff.framework.RemoteExecutor(self._stub)
       executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-    self._executors[key] = executor  # The last in the order of use.
+    self._executors[key] = executor  # Most recently used.
     if len(self._executors) > _MAX_EXECUTORS:
       self._executors.pop(next(iter(self._executors))).close()
     return executor
@@ -158,7 +158,7 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
 
 
 class WorkerClient:
-  """Runs computations on a worker; calls of several threads take turns."""
+  """Runs computations on a worker; calls from several threads take turns."""
 
   def __init__(
     self,
@@ -167,12 +167,12 @@ class WorkerClient:
     timeout_s: float | None = None,
     compiler: Compiler = tff.backends.native.desugar_and_transform_to_native,
   ):
-    """Starts a thread, until `close`.
+    """Starts a thread, which runs until `close`.
 
     Args:
-      channel: To the worker, with `channel_options`; `close` closes it.
-      guard: Around every call.
-      timeout_s: How long one call may wait for its answer; None for ever.
+      channel: Channel to the worker, with `channel_options`; `close` closes it.
+      guard: Context for every call.
+      timeout_s: How long a call may wait for its answer; None for no limit.
       compiler: TFF's native compiler, or one that several clients share.
     """
     self._channel = channel
@@ -186,7 +186,7 @@ class WorkerClient:
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )
-    # TFF's own synchronous context has such a thread too, but never ends it.
+    # TFF's own synchronous context has such a thread, too, but never ends it.
     self._turn = asyncio.Lock()
     self._lock = threading.Lock()
     self._closed = False
@@ -207,7 +207,7 @@ class WorkerClient:
       Its result.
 
     Raises:
-      ClientClosedError: The client is closed, or was so in the call.
+      ClientClosedError: If the client is closed before or during the call.
     """
     with self._lock:
       if self._closed:
@@ -226,12 +226,12 @@ class WorkerClient:
       return await self._async_context.invoke(comp, arg)
 
   def close(self) -> None:
-    """Gives the thread and the channel back; harmless when called again."""
+    """Releases the thread and the channel; it is safe to call it again."""
     with self._lock:
       if self._closed:
         return
       self._closed = True
-    # First the channel: a call that waits for an answer holds the event loop.
+    # The channel first: a call that waits for an answer blocks the event loop.
     close_channel(self._channel)
     self._loop.call_soon_threadsafe(self._loop.stop)
     self._thread.join()
@@ -252,8 +252,8 @@ class WorkerClient:
 
 
 _DIAGNOSIS_TIMEOUT_S = 2.0
-# What a broken connection, a deadline, a worker that has been restarted, and a
-# proxy that does not let us in come as.
+# Status codes of a broken connection, a deadline, a restarted worker, and a
+# proxy that refuses access.
 _LOST_CODES = frozenset(
   {
     grpc.StatusCode.UNAVAILABLE,
@@ -266,7 +266,7 @@ _LOST_CODES = frozenset(
 
 
 class LostError(Exception):
-  """The worker is lost, or was so a moment ago."""
+  """The worker is lost, or was lost a moment ago."""
 
 
 def _reason(error: grpc.RpcError, timeout_s: float) -> str:
@@ -277,12 +277,12 @@ def _reason(error: grpc.RpcError, timeout_s: float) -> str:
 
 
 class RemoteWorker:
-  """One worker, over one connection after the other.
+  """A worker that may be reached over one connection after the other.
 
   Attributes:
-    target: Its address.
+    target: The worker's address.
     is_lost: Whether it is lost now.
-    reason: Why it is, or was last; empty if it never was.
+    reason: Why it is or was last lost; empty if it never was.
   """
 
   def __init__(
@@ -292,13 +292,13 @@ class RemoteWorker:
     timeout_s: float,
     compiler: Compiler,
   ):
-    """Begins to connect.
+    """Starts to connect.
 
     Args:
-      target: Its address.
-      connect: Makes a channel to it.
-      timeout_s: How long one call may wait for its answer.
-      compiler: TFF's, shared with other workers.
+      target: The worker's address.
+      connect: Creates a channel to the worker.
+      timeout_s: How long a call may wait for its answer.
+      compiler: TFF's compiler, shared with other workers.
     """
     self.target = target
     self.is_lost = True
@@ -312,14 +312,14 @@ class RemoteWorker:
     self._open()
 
   def _open(self) -> None:
-    """A new connection, on which the worker is asked whether it is there."""
+    """Opens a new connection, and asks the worker whether it is there."""
     self._channel = opened(self._connect())
-    # No such method: the answer is an error, and the worker keeps no state.
+    # There is no such method: the answer is an error, and no state is kept.
     self._ask = self._channel.unary_unary('/tvdp_tf/AreYouThere')
     self._answer = self._ask.future(b'', wait_for_ready=True)
 
   def is_there(self) -> bool:
-    """Whether it can be used now; does not wait."""
+    """Whether the worker can be used now; does not wait."""
     with self._lock:
       if self._closed:
         return False
@@ -335,7 +335,7 @@ class RemoteWorker:
       return self._client is not None
 
   def invoke(self, comp: Any, arg: Any) -> Any:
-    """Runs a computation; raises `LostError` if the worker is lost by that."""
+    """Runs a computation; raises `LostError` if the worker gets lost."""
     client = self._client
     if client is None:
       raise LostError
@@ -345,7 +345,7 @@ class RemoteWorker:
       self._lose(client, str(error))
       raise
     except ClientClosedError as error:
-      raise LostError(self.reason) from error  # Lost by another thread.
+      raise LostError(self.reason) from error  # Another thread lost it.
 
   def _lose(self, client: WorkerClient, reason: str) -> None:
     with self._lock:
@@ -358,7 +358,7 @@ class RemoteWorker:
     client.close()
 
   def diagnose(self) -> None:
-    """Finds out why there is no connection, if there is none."""
+    """Determines why there is no connection, if there is none."""
     if not self.is_lost:
       return
     try:
@@ -376,7 +376,7 @@ class RemoteWorker:
       raise
 
   def close(self) -> None:
-    """Ends the connection, and with it any call that still runs."""
+    """Closes the connection, which ends any running call."""
     with self._lock:
       self._closed = True
       client, self._client = self._client, None

@@ -1,15 +1,15 @@
 """A child process that serves TFF computations and cannot outlive its parent.
 
 TFF's own starter of local workers ends them in a `__del__`, which does not run
-when the parent is killed and fails when the interpreter shuts down, so that
-workers stay behind. Here the Linux kernel ends the worker with its parent
+when the parent is killed and fails when the interpreter shuts down, so workers
+stay behind. Here, the Linux kernel ends the worker with its parent
 (`PR_SET_PDEATHSIG`), whatever ended the parent.
 
-The worker is reached through a socket that nobody else can find, or an open
-port. Once the worker has the descriptors that it inherits, `hand_over` closes
+The worker is reached through a socket that nobody else can find, or through an
+open port. Once the worker has inherited the descriptors, `hand_over` closes
 them in this process.
 
-This module deals with processes and logs. All it knows of TFF is that its
+This module deals with processes and logs. All it knows about TFF is that its
 worker listens on the port that `worker_launcher` passes to it.
 """
 
@@ -33,17 +33,17 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class PrivateSocket:
-  """A unix socket without a name, into a worker's own network.
+  """An unnamed unix socket into a worker's own network.
 
-  It is bound in a folder of mode 0700, and both are gone before the worker
-  runs, so nothing can be left behind. What stays is a descriptor, by which this
+  It is bound in a folder of mode 0700, and both are removed before the worker
+  runs, so nothing can be left behind. Only a descriptor remains, by which this
   process can connect; others would have to read this process's memory.
 
   Attributes:
-    target: Where gRPC in this process reaches the worker.
+    target: The worker's address for gRPC in this process.
     port: The worker's port, in its own network.
-    flags: What tells the launcher about it.
-    descriptors: What the launcher has to inherit.
+    flags: The launcher's flags for the socket.
+    descriptors: The descriptors that the launcher must inherit.
   """
 
   def __init__(self) -> None:
@@ -55,7 +55,7 @@ class PrivateSocket:
     listener = socket.socket(socket.AF_UNIX)
     try:
       with tempfile.TemporaryDirectory() as folder:
-        # By way of /proc, as the address of a socket holds 107 bytes.
+        # Through /proc, because a socket's address is limited to 107 bytes.
         folder_fd = os.open(folder, os.O_PATH)
         try:
           listener.bind(f'/proc/self/fd/{folder_fd}/worker')
@@ -80,16 +80,16 @@ class PrivateSocket:
       end.close()
 
   def path_in_worker(self, descriptor: int) -> str:
-    """Lets the worker open a file of this process.
+    """Returns a path by which the worker can open a file of this process.
 
-    In its own user namespace it may not look into this process's `/proc`. The
+    In its own user namespace, it may not look into this process's `/proc`. The
     file stays open as long as the worker runs.
 
     Args:
-      descriptor: Of the file.
+      descriptor: Descriptor of the file.
 
     Returns:
-      A path, for the worker.
+      A path for the worker.
 
     Raises:
       OSError: If the relay does not answer.
@@ -105,7 +105,7 @@ class PrivateSocket:
   def close(self) -> None:
     """Waits for the end of the relay, whose worker has ended.
 
-    Harmless when called again.
+    It is safe to call it again.
     """
     self.hand_over()
     with self._lock:
@@ -113,7 +113,7 @@ class PrivateSocket:
         return
       with contextlib.suppress(OSError):
         self._control.settimeout(_ANSWER_TIMEOUT_S)
-        self._control.recv(1)  # Nothing, when the last who had it has ended.
+        self._control.recv(1)  # Returns when its last holder has ended.
       self._control.close()
       os.close(self._path_fd)
 
@@ -121,23 +121,23 @@ class PrivateSocket:
 class OpenPort:
   """A free TCP port of this host, on all interfaces.
 
-  While `hand_over` has not been called nobody else gets the port, neither a
-  program that asks for any free port nor one of another user. The worker does,
-  because gRPC sets SO_REUSEPORT as the reservation does, which never listens,
-  so that it takes no connection from the worker.
+  Until `hand_over` is called, nobody else gets the port, neither a program that
+  asks for any free port nor one of another user. The worker gets it, because
+  gRPC sets SO_REUSEPORT like the reservation. The reservation never listens, so
+  it takes no connection from the worker.
 
   Attributes:
-    target: Where gRPC reaches the worker.
+    target: The worker's address for gRPC.
     port: The port.
-    flags: What tells the launcher about it.
-    descriptors: What the launcher has to inherit: nothing.
+    flags: The launcher's flags for the port.
+    descriptors: The descriptors that the launcher must inherit: none.
   """
 
   def __init__(self) -> None:
     """Reserves the port.
 
     Raises:
-      OSError: If there is none.
+      OSError: If there is no free port.
     """
     dual_stack = socket.has_dualstack_ipv6()
     self._reserved = socket.socket(
@@ -152,17 +152,17 @@ class OpenPort:
       self._reserved.close()
       raise
     self.port: int = self._reserved.getsockname()[1]
-    # The IPv4 form: a worker on [::] takes it too, and no resolver is needed.
+    # An IPv4 address: a worker on [::] accepts it, and no resolver is needed.
     self.target = f'ipv4:127.0.0.1:{self.port}'
     self.descriptors: list[int] = []
     self.flags = ['--open_port', str(self.port)]
 
   def path_in_worker(self, descriptor: int) -> str:
-    """A path by which the worker can open a file of this process."""
+    """Returns a path by which the worker can open a file of this process."""
     return f'/proc/{os.getpid()}/fd/{descriptor}'
 
   def hand_over(self) -> None:
-    """Leaves the port to the worker, which listens on it by now."""
+    """Leaves the port to the worker, which is listening on it."""
     self._reserved.close()
 
   def close(self) -> None:
@@ -176,14 +176,14 @@ _LOG_TAIL_BYTES = 4000
 
 
 class WorkerError(errors.TvdpError):
-  """The worker process did not start, was lost, or refused a call for good.
+  """The worker process did not start, was lost, or finally refused a call.
 
   A traceback also shows, as a note, the worker's command and last log lines.
   """
 
 
 def _listens(pid: int, port: int) -> bool:
-  """Whether every socket that listens on `port` is the process's, and one is.
+  """Whether the process listens on `port`, and no other process does.
 
   A successful connect would prove less: with SO_REUSEPORT a second process of
   the same user may listen on the port too and take half of the connections.
@@ -205,7 +205,7 @@ def _listens(pid: int, port: int) -> bool:
 
 
 class WorkerProcess:
-  """A running worker, which this process can reach.
+  """A running worker that this process can reach.
 
   It ends with `stop()`, with the interpreter, or with this process, however
   that ends (`SIGKILL` and `os._exit` included). It has its own session, so a
@@ -223,9 +223,9 @@ class WorkerProcess:
     """Starts the worker and returns once it listens.
 
     Args:
-      binary: Path of an executable which takes `--port=<number>`.
+      binary: Path of an executable that takes `--port=<number>`.
       flags: Its other command line arguments.
-      startup_timeout_s: Seconds until it has to listen.
+      startup_timeout_s: The number of seconds within which it must listen.
       contained: Whether it gets its own network namespace, so that only this
         process can reach it; else it listens on all interfaces of this host.
 
@@ -249,8 +249,8 @@ class WorkerProcess:
     self._entrance = PrivateSocket() if contained else OpenPort()
     self._command = [binary, *flags]
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
-    # The signal fires when the *thread* that forked ends, so one thread forks
-    # and stays. A daemon, as the interpreter must not wait for it at its end.
+    # The signal is sent when the *thread* that forked ends, so one thread forks
+    # and stays. It is a daemon, so that the interpreter does not wait for it.
     self._keeper = threading.Thread(
       target=self._keep, name='tvdp_tf worker keeper', daemon=True
     )
@@ -271,7 +271,7 @@ class WorkerProcess:
 
   @property
   def target(self) -> str:
-    """Where gRPC in this process reaches the worker."""
+    """The worker's address for gRPC in this process."""
     return self._entrance.target
 
   @property
@@ -284,10 +284,10 @@ class WorkerProcess:
     return self._exited.wait(timeout_s)
 
   def path_in_worker(self, descriptor: int) -> str:
-    """A path by which the worker can open a file of this process.
+    """Returns a path by which the worker can open a file of this process.
 
     Args:
-      descriptor: Of the file, which a contained worker keeps open to its end.
+      descriptor: Descriptor of the file, which a contained worker keeps open.
 
     Raises:
       WorkerError: The worker is lost.
@@ -298,17 +298,17 @@ class WorkerProcess:
       raise self.error('the worker takes no file') from error
 
   def log_tail(self) -> str:
-    """The last lines that the worker wrote, at most 4000 bytes."""
+    """Returns the last lines that the worker wrote, at most 4000 bytes."""
     with self._lock:
       if not self._log.closed:
-        # pread leaves alone the file offset, which the worker shares.
+        # pread does not change the file offset, which the worker shares.
         start = max(0, os.fstat(self._log.fileno()).st_size - _LOG_TAIL_BYTES)
         tail = os.pread(self._log.fileno(), _LOG_TAIL_BYTES, start)
         self._last_log = tail.decode(errors='replace')
       return self._last_log
 
   def error(self, what: str) -> WorkerError:
-    """An error that tells what happened, the exit status and the last log."""
+    """Returns an error with what happened, the exit status and the last log."""
     if self._process is None or self._process.returncode is None:
       status = ''
     elif self._process.returncode < 0:
@@ -322,14 +322,14 @@ class WorkerProcess:
     return error
 
   def stop(self) -> None:
-    """Kills the worker and waits for its end; harmless when called again."""
+    """Kills the worker and waits for its end; it is safe to call it again."""
     if os.getpid() != self._parent_pid:
-      return  # A fork of the parent: the worker is not its to end.
+      return  # A fork of the parent must not end the worker.
     atexit.unregister(self.stop)
-    if self._keeper.ident is not None:  # Else the thread could not start.
+    if self._keeper.ident is not None:  # Otherwise the thread did not start.
       self._started.wait(_KILL_TIMEOUT_S)
       if self._process is not None and not self._exited.is_set():
-        # It keeps nothing worth an orderly end; SIGKILL cannot be ignored.
+        # It needs no orderly shutdown, and SIGKILL cannot be ignored.
         self._process.kill()
       self._keeper.join(_KILL_TIMEOUT_S)
     self._entrance.close()
@@ -339,8 +339,8 @@ class WorkerProcess:
 
   def _keep(self) -> None:
     """Forks the worker and waits for its end (the keeper thread)."""
-    # A program between fork and exec: a `preexec_fn` could deadlock in a parent
-    # with threads.
+    # Starts a launcher program, because a `preexec_fn` could deadlock in a
+    # parent with threads.
     launcher = [sys.executable, '-I', '-S', worker_launcher.__file__]
     launcher += [f'--parent_pid={self._parent_pid}', *self._entrance.flags]
     try:
@@ -361,13 +361,13 @@ class WorkerProcess:
       self._exited.set()
 
   def _await_listening(self, timeout_s: float) -> None:
-    """Returns when the worker listens.
+    """Waits until the worker listens.
 
     Args:
-      timeout_s: Seconds to wait for it.
+      timeout_s: Seconds to wait.
 
     Raises:
-      WorkerError: It ended before, or did not listen in time.
+      WorkerError: The worker ended, or did not listen in time.
     """
     deadline = time.monotonic() + timeout_s
     self._started.wait()

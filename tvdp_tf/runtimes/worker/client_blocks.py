@@ -1,19 +1,19 @@
-"""Rounds on TFF's worker with little overhead: clients in blocks.
+"""Runs rounds on TFF's worker with little overhead: clients in blocks.
 
 TFF's worker calls a graph several times for every client, with arguments for
-each. Here one call does the work of a whole block of clients: a loop over the
+each. Here, one call does the work of a whole block of clients: a loop over the
 clients, several at a time, computes each result and accumulates the results in
 order. The graphs in the loop are those of TFF's MapReduce compiler, unchanged.
 If all clients are in one block, the sums are the same to the bit.
 
-Time of a round of the paper's MLP at K = 10 on two cores when this was chosen,
-relative to the compiled runtime's then, the rounds of all interleaved: data as
-arguments, 5 to 8; files, a client a call (TFF's own
-`compose_dataset_computation_with_...`), 1.6 to 2.0; the same as a MapReduce
-form, two calls a client, 1.2 to 1.4; blocks, 1.1 to 1.3. What a client cost at
-K = 1,000 without local steps, in processor time: 3.5 ms, 2.2 ms, 1.8 ms, and
-1.1 ms, of which drawing its noise was 0.9 ms. Both runtimes have become faster
-since: benchmarks/results has what they take now.
+When this design was chosen, a round of the paper's MLP at K = 10 on two cores
+took, relative to the compiled runtime at that time, with all rounds
+interleaved: data as arguments, 5 to 8; files with one call per client (TFF's
+own `compose_dataset_computation_with_...`), 1.6 to 2.0; the same as a MapReduce
+form with two calls per client, 1.2 to 1.4; blocks, 1.1 to 1.3. At K = 1,000
+without local steps, a client took 3.5 ms, 2.2 ms, 1.8 ms, and 1.1 ms of
+processor time, of which drawing its noise was 0.9 ms. Both runtimes have become
+faster since; benchmarks/results has the current numbers.
 """
 
 import collections
@@ -29,7 +29,7 @@ from tvdp_tf.runtimes.worker import client_files, worker_runtime
 
 
 def _flatten(value) -> list[tf.Tensor]:
-  """Leaves in TFF's order; `tf.nest` would sort the keys of mappings."""
+  """Returns leaves in TFF's order; `tf.nest` would sort keys of mappings."""
   return tff.structure.flatten(
     tff.structure.from_container((value,), recursive=True)
   )
@@ -55,25 +55,25 @@ def in_blocks(
   next_computation: tff.framework.ConcreteComputation,
   parallel_clients: int | None = None,
 ) -> tff.framework.ConcreteComputation:
-  """The same round, of blocks of clients in the place of clients.
+  """Converts a round to one of blocks of clients instead of clients.
 
-  With several blocks the sum is of the blocks' sums: equal but for rounding.
+  With several blocks, the blocks' sums are added: equal except for rounding.
 
   Args:
     next_computation: (state@SERVER, {T}@CLIENTS) -> LearningProcessOutput, with
       one round of aggregation; T is a structure of tensors, all named.
-    parallel_clients: How many clients of a block are computed side by side, for
-      which there must be memory; by default two for each core, so that none
-      waits for another; one, where kernels would mix them (`learning.onednn`).
-      The result does not depend on it. (The limit of `local_runtime` is on
-      graphs, that is on blocks.)
+    parallel_clients: How many clients of a block are computed in parallel,
+      which takes memory for each. By default two per core, so that none waits
+      for another, or one if kernels would mix them (`learning.onednn`). The
+      result does not depend on it. (The limit of `local_runtime` applies to
+      graphs, that is, to blocks.)
 
   Returns:
-    The computation; a block is T with one more dimension, the first, in all of
+    The computation. A block is T with an additional first dimension in all of
     its tensors.
 
   Raises:
-    ValueError: If `parallel_clients` is no integer above 0.
+    ValueError: If `parallel_clients` is not an integer above 0.
     NotImplementedError: If it has secure sums.
   """
   if parallel_clients is None:
@@ -122,13 +122,13 @@ def in_blocks(
     total = tff.federated_aggregate(
       totals, form.zero(), form.merge, form.merge, form.report
     )
-    # The empty parts are those of secure sums.
+    # The empty parts are for secure sums.
     result = tff.federated_map(
       form.update, tff.federated_zip((state, (total, (), (), ())))
     )
     return tff.learning.templates.LearningProcessOutput(result[0], result[1])
 
-  # The compiler forgets Python's containers of the state and of the metrics.
+  # The compiler drops the Python containers of the state and the metrics.
   return tff.framework.ConcreteComputation.with_type(
     next_fn,
     tff.FunctionType(
@@ -142,26 +142,26 @@ def read_in_worker(
   files: client_files.ClientFiles,
   parallel_clients: int | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """The same process, whose clients' data the worker reads from files.
+  """Converts a process to one whose worker reads clients' data from files.
 
-  To be called, as the process that it returns, within `local_runtime`: the
-  files are for its worker.
+  Call it, and the process that it returns, within `local_runtime`: the files
+  are for the runtime's worker.
 
   Args:
-    process: Of `build_learning_process`.
-    files: What the clients' indices refer to; to be closed after the last use.
-    parallel_clients: As of `in_blocks`.
+    process: The result of `build_learning_process`.
+    files: The data that clients' indices refer to; close them after use.
+    parallel_clients: As for `in_blocks`.
 
   Returns:
     A process whose `next(state, data)` takes `client_data.client_block`.
 
   Raises:
-    ValueError: If `parallel_clients` is no integer above 0.
+    ValueError: If `parallel_clients` is not an integer above 0.
     RuntimeError: If `local_runtime` is not the current runtime.
-    TypeError: If the files' features or labels are not of the process's types.
+    TypeError: If the files' features or labels do not have the process's types.
     NotImplementedError: If the process has secure sums.
   """
-  # Not within `read`: tracing has a context of its own.
+  # Not within `read`, because tracing has its own context.
   runtime = tff.framework.get_context_stack().current
   if not isinstance(runtime, worker_runtime.LocalContext):
     raise RuntimeError('files of clients are read within local_runtime alone')

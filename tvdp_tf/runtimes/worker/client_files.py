@@ -1,18 +1,18 @@
-"""Clients' examples in files that TFF's worker reads by itself.
+"""Clients' examples in files that TFF's worker reads itself.
 
-Data that are passed to a TFF computation cross gRPC in every round: 19 MB for
-ten clients of MNIST. The files are written once; the worker maps them into its
-memory and copies a client's rows from the page cache.
+Data that are passed to a TFF computation go through gRPC in every round: 19 MB
+for ten clients of MNIST. The files are written once; the worker maps them into
+its memory and copies a client's rows from the page cache.
 
-Security: the files have no name. They are of mode 0600, in the folder for
+Security: the files have no name. They have mode 0600, in the folder for
 temporary files (`TMPDIR`, by default /tmp), and are opened through
-`/proc/<process>/fd`, which the kernel grants to this user and to root. They go
-with the processes that have them open, this one and its worker, however these
-end; there is nothing to clean up. The examples are in the clear: who may read
-this process's memory may read them, and so may whoever can send graphs to the
-worker (see `worker_runtime`), for it executes any graph. On a disk, blocks of
-deleted files can outlive them: for such data let `TMPDIR` be encrypted, or in
-memory.
+`/proc/<process>/fd`, which the kernel permits to this user and to root. They
+disappear with the processes that have them open, this one and its worker,
+however these end; there is nothing to clean up. The examples are not encrypted:
+anyone who may read this process's memory may read them, and so may anyone who
+can send graphs to the worker (see `worker_runtime`), because it executes any
+graph. On a disk, blocks of deleted files can outlive them; for sensitive data,
+`TMPDIR` should be encrypted or in memory.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from tvdp_tf import errors
 
 
 class ClientFilesError(errors.TvdpError):
-  """The clients' examples cannot be written, for want of space or of rights."""
+  """The clients' examples cannot be written: no space or no permission."""
 
 
 def own_path(descriptor: int) -> str:
-  """A path to a file that this process has open, for processes of its user.
+  """Returns a path to an open file of this process, for the user's processes.
 
-  Only for those in its user namespace: the kernel does not let others look.
+  Only processes in the same user namespace can use it.
   """
   return f'/proc/{os.getpid()}/fd/{descriptor}'
 
@@ -82,35 +82,35 @@ class _Rows:
       shape=[self.count, *self._shape],
       memory_region_name=path_of(self._file.fileno()),
     )
-    # A copy, not a slice: ops write their result over an input that nobody
-    # else needs, and writing to this map kills the worker.
+    # A copy, not a slice: ops may overwrite an input that nothing else needs,
+    # and writing to this map would kill the worker.
     return tf.gather(mapped, indices)
 
 
 class ClientFiles(contextlib.AbstractContextManager['ClientFiles']):
-  """The examples of all clients on disk; `close` or the process's end frees it.
+  """All clients' examples on disk, until `close` or the end of the process.
 
   Attributes:
-    num_clients: How many clients there are.
+    num_clients: Number of clients.
   """
 
   def __init__(self, clients: Iterable[tuple[np.ndarray, np.ndarray]]):
-    """Writes the files, of as many bytes as the arrays have.
+    """Writes the files, which are as large as the arrays.
 
     Args:
-      clients: For each client, its features [n, ...] and labels [n, ...]: as
-        many of each, of the same dtypes and shapes for all clients but for n.
+      clients: For each client, its features [n, ...] and labels [n, ...], with
+        the same dtypes and shapes for all clients except for n.
 
     Raises:
-      ValueError: If they are not so, or there are no examples at all.
-      ClientFilesError: If they cannot be written.
+      ValueError: If dtypes or shapes differ, or there are no examples at all.
+      ClientFilesError: If the files cannot be written.
     """
     self.num_clients = 0
     with contextlib.ExitStack() as stack:
       try:
         self._features = stack.enter_context(_closing('features'))
         self._labels = stack.enter_context(_closing('labels'))
-        # Where each client's rows begin, and the last one's end.
+        # Where each client's rows begin, and where the last one's end.
         self._starts = stack.enter_context(_closing('starts'))
         self._write(clients)
       except OSError as error:
@@ -141,14 +141,14 @@ class ClientFiles(contextlib.AbstractContextManager['ClientFiles']):
   def read(
     self, client: tf.Tensor, path_of: Callable[[int], str] = own_path
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Features [n, ...] and labels [n, ...] of a client, within a graph.
+    """Reads features [n, ...] and labels [n, ...] of a client, within a graph.
 
-    The graph works on this host, until `close`. An index that no client has is
-    an error when it is executed.
+    The graph works on this host, until `close`. An index out of range is an
+    error when the graph is executed.
 
     Args:
-      client: Scalar int64, from 0.
-      path_of: From this process's descriptor of a file to a path by which the
+      client: Scalar int64, counted from 0.
+      path_of: Maps this process's descriptor of a file to a path by which the
         process that executes the graph can open it.
     """
     starts = self._starts.read(tf.stack([client, client + 1]), path_of)
@@ -156,7 +156,7 @@ class ClientFiles(contextlib.AbstractContextManager['ClientFiles']):
     return self._features.read(rows, path_of), self._labels.read(rows, path_of)
 
   def close(self) -> None:
-    """Frees the disk; harmless when called again."""
+    """Frees the disk space; it is safe to call it again."""
     self._exit_stack.close()
 
   def __exit__(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""TFF computations on workers of several hosts, some of which may fail.
+"""Runs TFF computations on workers of several hosts, some of which may fail.
 
 ```
 with remote_runtime(['one:8443', 'two:8443'], credentials=...) as context:
@@ -8,9 +8,9 @@ with remote_runtime(['one:8443', 'two:8443'], credentials=...) as context:
 A computation is split at its aggregation by TFF's own compiler
 (`tff.backends.native.compile_to_mergeable_comp_form`). Each worker adds up a
 share of the clients; then one of them merges the sums and does the server's
-part. Shares and the order of the sums depend on the number of workers alone,
-not on which of them are alive or fast: with noise that is a function of its
-key, a computation has the same result on every attempt.
+part. Shares and the order of the sums depend only on the number of workers, not
+on which of them are alive or fast: if noise is a function of its key, a
+computation has the same result on every attempt.
 
 A worker is lost when it closes a connection or does not answer a call within
 `timeout_s`; dead, disconnected and hung workers cannot be distinguished. Only
@@ -44,10 +44,10 @@ from tvdp_tf.runtimes.worker import _worker_client, worker_runtime
 
 WorkerError = worker_runtime.WorkerError
 
-# How often one worker may fail with the same work.
+# How often a worker may fail with the same work.
 _MAX_TRIES = 2
 _POLL_INTERVAL_S = 0.05
-# gRPC's own are 20 s for a connection, and up to 120 s between attempts.
+# gRPC's defaults are 20 s for a connection, and up to 120 s between attempts.
 _RECONNECT_OPTIONS = (
   ('grpc.initial_reconnect_backoff_ms', 200),
   ('grpc.min_reconnect_backoff_ms', 5000),
@@ -56,7 +56,7 @@ _RECONNECT_OPTIONS = (
 
 
 def _shared_compiler() -> _worker_client.Compiler:
-  """TFF's compiler, which takes a computation once for all workers."""
+  """TFF's compiler, which compiles a computation once for all workers."""
   lock = threading.Lock()
   compiled = functools.lru_cache(
     tff.backends.native.desugar_and_transform_to_native
@@ -84,7 +84,7 @@ def _count_clients(value: Any, type_: tff.Type) -> int:
 
 
 def _of_clients(value: Any, type_: tff.Type, clients: slice) -> Any:
-  """The same argument with some of its clients."""
+  """Returns an argument restricted to some of its clients."""
   if isinstance(type_, tff.StructType):
     elements = zip(
       tff.structure.to_elements(tff.structure.from_container(value)),
@@ -105,8 +105,8 @@ def _of_clients(value: Any, type_: tff.Type, clients: slice) -> Any:
 class RemoteContext(tff.framework.SyncContext):
   """Runs TFF computations on several workers; made by `remote_runtime`.
 
-  Contexts belong to threads. Another thread uses this one after
-  `with tff.framework.get_context_stack().install(context):`.
+  Contexts belong to threads. To use this one in another thread, install it
+  there with `with tff.framework.get_context_stack().install(context):`.
   """
 
   def __init__(
@@ -132,7 +132,7 @@ class RemoteContext(tff.framework.SyncContext):
       timeout_s: Seconds to wait for all of them.
 
     Raises:
-      WorkerError: If none is there by then.
+      WorkerError: If no worker is there by then.
     """
     deadline = time.monotonic() + timeout_s
     while [w for w in self._workers if not w.is_there()]:
@@ -153,15 +153,16 @@ class RemoteContext(tff.framework.SyncContext):
     """Runs a computation on the workers; TFF calls this.
 
     Args:
-      comp: The computation. With clients in its argument and results at the
-        server it is spread, and no aggregation may depend on another.
+      comp: The computation. If it has clients in its argument and results at
+        the server, it is split over the workers, and no aggregation may depend
+        on another.
       arg: Its argument, or `None`.
 
     Returns:
       Its result.
 
     Raises:
-      WorkerError: Nobody is left, or the runtime is closed.
+      WorkerError: No worker is left, or the runtime is closed.
     """
     if self._closed:
       raise WorkerError('the remote runtime is closed')
@@ -196,14 +197,14 @@ class RemoteContext(tff.framework.SyncContext):
       ),
       [future.result() for future in sums],
     )
-    # The server's part looks at no client.
+    # The server's part uses no client.
     server = _of_clients(arg, signature.parameter, slice(0))
     return self._run(
       form.after_merge, tff.structure.Struct.unnamed(server, merged), 0
     )
 
   def _run(self, comp: Any, arg: Any, preferred: int) -> Any:
-    """Runs a computation on one worker, on another if that one is lost."""
+    """Runs a computation on a worker, or on another if that one is lost."""
     tries: collections.Counter[_worker_client.RemoteWorker] = (
       collections.Counter()
     )
@@ -218,7 +219,7 @@ class RemoteContext(tff.framework.SyncContext):
     preferred: int,
     tries: collections.Counter[_worker_client.RemoteWorker],
   ) -> _worker_client.RemoteWorker:
-    """The first worker that is there, from the preferred one on."""
+    """Returns the first available worker, starting with the preferred one."""
     workers = [*self._workers[preferred:], *self._workers[:preferred]]
     deadline = time.monotonic() + self._timeout_s
     said = False
@@ -242,7 +243,7 @@ class RemoteContext(tff.framework.SyncContext):
       time.sleep(_POLL_INTERVAL_S)
 
   def close(self) -> None:
-    """Leaves the workers, and ends any call that still runs."""
+    """Disconnects from the workers, which ends any running call."""
     self._closed = True
     for worker in self._workers:
       worker.close()
@@ -252,7 +253,7 @@ class RemoteContext(tff.framework.SyncContext):
 def tls_credentials(
   folder: str | os.PathLike[str],
 ) -> grpc.ChannelCredentials:
-  """A trainer's credentials, for workers behind `deploy/tls/haproxy.cfg`.
+  """Returns credentials for workers behind `deploy/tls/haproxy.cfg`.
 
   Args:
     folder: The folder with `ca.crt`, the authority of the workers'
@@ -303,7 +304,7 @@ def remote_runtime(
       bytes, from 1 to 2000; the workers have their own limit.
 
   Returns:
-    A context manager whose target is the context that its block has installed.
+    A context manager whose target is the context installed in its block.
 
   Raises:
     ValueError: An argument is out of range, or not exactly one of `credentials`

@@ -28,10 +28,10 @@ import struct
 import sys
 import threading
 
-# Exit status where the system does not permit namespaces; EX_NOPERM.
+# Exit status if the system does not permit namespaces; EX_NOPERM.
 CANNOT_CONTAIN = 77
 
-# In its own network nobody else wants the port.
+# In its own network, nobody else uses the port.
 CONTAINED_PORT = 8000
 
 _PR_SET_PDEATHSIG = 1
@@ -44,14 +44,14 @@ _RELAY = '--relay'
 
 
 def _die_with(parent_pid: int) -> None:
-  """Has the kernel kill this process when its parent ends.
+  """Makes the kernel kill this process when its parent ends.
 
   Raises:
-    ProcessLookupError: If it has ended already.
+    ProcessLookupError: If the parent has ended already.
   """
   if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
     sys.exit('prctl(PR_SET_PDEATHSIG) failed')
-  # The kernel sends it only for a death that comes later.
+  # The kernel sends the signal only if the parent ends after this call.
   if os.getppid() != parent_pid:
     raise ProcessLookupError('the parent process has ended')
 
@@ -64,14 +64,14 @@ def _unshare(flags: int) -> None:
 
 
 def _enter_network() -> None:
-  """Moves this process into a new network that has a loopback and no more.
+  """Moves this process into a new network that only has a loopback.
 
   Raises:
     OSError: If the system does not permit it.
   """
   uid, gid = os.geteuid(), os.getegid()
   try:
-    _unshare(_CLONE_NEWNET)  # For root, who keeps all rights.
+    _unshare(_CLONE_NEWNET)  # For root, which keeps all rights.
   except PermissionError:
     _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     for name, text in (
@@ -86,7 +86,7 @@ def _enter_network() -> None:
 
 
 def _fork_relay(descriptors: list[int]) -> None:
-  """Starts the relay, which takes the descriptors over."""
+  """Starts the relay, which takes over the descriptors."""
   parent_pid = os.getpid()
   if os.fork():
     for descriptor in descriptors:
@@ -95,7 +95,7 @@ def _fork_relay(descriptors: list[int]) -> None:
   try:
     for descriptor in descriptors:
       os.set_inheritable(descriptor, True)
-    # A fresh interpreter has the worker's rights and no more; else the worker
+    # A new interpreter has only the worker's rights; otherwise, the worker
     # could not open the files that the relay holds.
     command = [sys.executable, '-I', '-S', __file__, _RELAY]
     os.execv(command[0], [*command, *map(str, [parent_pid, *descriptors])])
@@ -106,7 +106,7 @@ def _fork_relay(descriptors: list[int]) -> None:
 def _pump(source: socket.socket, sink: socket.socket) -> None:
   """Copies one direction of a connection until its end."""
   buffer = memoryview(bytearray(_COPY_BYTES))
-  with contextlib.suppress(OSError):  # Either side may break it off.
+  with contextlib.suppress(OSError):  # Either side may disconnect.
     while count := source.recv_into(buffer):
       sink.sendall(buffer[:count])
   with contextlib.suppress(OSError):
@@ -132,8 +132,8 @@ def _relay(parent_pid: int, listener_fd: int, control_fd: int = -1) -> None:
 
   Args:
     parent_pid: The worker's process id.
-    listener_fd: A unix socket that listens.
-    control_fd: A unix socket that brings descriptors of files; the answer to
+    listener_fd: A listening unix socket.
+    control_fd: A unix socket that receives descriptors of files; the answer to
       each is a path by which the worker can open the file.
   """
   try:
@@ -162,9 +162,9 @@ def _relay(parent_pid: int, listener_fd: int, control_fd: int = -1) -> None:
 
 
 def _listen(path: pathlib.Path) -> int:
-  """A unix socket at a path, which only this user may connect to."""
+  """Listens on a unix socket at a path; only this user may connect to it."""
   if path.is_socket():
-    path.unlink()  # Of an earlier worker.
+    path.unlink()  # From an earlier worker.
   listener = socket.socket(socket.AF_UNIX)
   mask = os.umask(0o177)
   listener.bind(os.fspath(path))

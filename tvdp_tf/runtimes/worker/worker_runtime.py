@@ -48,7 +48,7 @@ from tvdp_tf.runtimes.worker import _worker_client, _worker_process
 
 WorkerError = _worker_process.WorkerError
 
-# gRPC sees a broken connection before the kernel has reported the process.
+# gRPC notices a broken connection before the kernel reports the exit.
 _EXIT_GRACE_S = 5.0
 
 
@@ -108,17 +108,17 @@ class LocalContext(tff.framework.SyncContext):
     return self._worker.pid
 
   def worker_log(self) -> str:
-    """The end of what the worker wrote, such as the output of `tf.print`."""
+    """Returns the end of the worker's output, such as that of `tf.print`."""
     return self._worker.log_tail()
 
   def path_in_worker(self, descriptor: int) -> str:
-    """A path by which the worker can open a file that this process has open.
+    """Returns a path by which the worker can open a file of this process.
 
-    A worker in a network of its own has, without root, a user namespace of its
-    own too, from which it may not look into this process's `/proc`.
+    Without root, a worker in its own network also has its own user namespace,
+    from which it may not look into this process's `/proc`.
 
     Args:
-      descriptor: Of the file. The worker's hold on it ends with the worker.
+      descriptor: Descriptor of the file, which is held until the worker ends.
 
     Raises:
       WorkerError: The worker was lost.
@@ -144,14 +144,14 @@ class LocalContext(tff.framework.SyncContext):
       raise WorkerError(f'the local runtime {error}') from error
 
   def close(self) -> None:
-    """Ends the worker, and with it any call that still runs."""
-    # First the worker: a call that waits for it shall see that it has ended.
+    """Ends the worker, and with it any running call."""
+    # The worker first: a waiting call must see that it has ended.
     self._worker.stop()
     self._client.close()
 
   @contextlib.contextmanager
   def _guard(self) -> Iterator[None]:
-    """Raises `WorkerError` if the worker is lost: it does not come back."""
+    """Raises `WorkerError` if the worker is lost; it does not come back."""
     if self._worker.has_exited:
       raise self._worker.error('the worker is gone')
     try:
@@ -168,10 +168,10 @@ class LocalContext(tff.framework.SyncContext):
 
 
 class _LocalRuntime(contextlib.AbstractContextManager[LocalContext]):
-  """Starts a worker and its context at the entry, ends both at the exit.
+  """Starts a worker and its context at the entry, and ends both at the exit.
 
-  A class, because a generator that is never left is finalized when the
-  interpreter has already taken its modules apart.
+  This is a class, because a generator that is never left is finalized after the
+  interpreter has already cleared its modules.
   """
 
   def __init__(
@@ -234,7 +234,7 @@ def local_runtime(
       within seconds of its death. It is not restarted; leave the block and
       enter a new one.
   """
-  calls = -1  # The worker's word for no limit.
+  calls = -1  # No limit.
   if max_concurrent_computation_calls is not None:
     calls = _validate.integer(
       'max_concurrent_computation_calls', max_concurrent_computation_calls
@@ -263,7 +263,7 @@ drop_stock_default_context()
 
 
 class _InBackground:
-  """A synchronous context as the asynchronous one that programs want."""
+  """Adapts a synchronous context to the asynchronous one that programs need."""
 
   def __init__(
     self,
@@ -292,7 +292,7 @@ def program_context(
     The installed context. Its computations return references to future values
     and run one after the other.
   """
-  # A thread of its own: an evaluation in the background takes its turn.
+  # A separate thread, in which evaluations in the background take turns.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     program = tff.program.NativeFederatedContext(_InBackground(context, thread))
     with tff.framework.get_context_stack().install(program):
