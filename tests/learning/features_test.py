@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tvdp_tf import mechanisms
-from tvdp_tf.learning import datasets, features
+from tvdp_tf.learning import datasets, features, synthetic_images
 from tvdp_tf.training import federation, population, train
 from tvdp_tf.training import settings as settings_lib
 
@@ -74,7 +74,7 @@ class ScatteringTest(parameterized.TestCase):
       np.testing.assert_array_equal(among[i], together[i])
 
   def test_of_the_mirrored_image(self):
-    image = features.dead_leaves(20, 32, 32, 3, seed=5)
+    image = synthetic_images.dead_leaves(20, 32, 32, 3, seed=5)
     transform = features._transform(32, 32)
 
     def maps(x):
