@@ -1,1 +1,1 @@
-"""Speed and memory, against other libraries."""
+"""Benchmarks of speed and memory against other libraries."""

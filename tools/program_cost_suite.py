@@ -28,12 +28,12 @@ class Block:
   """Mean seconds per round of a block, and of an evaluation.
 
   Attributes:
-    whole: Of the training, from the start of one round to that of the next.
-    alone: Of `process.next` with the same cohorts.
+    whole: Seconds of the training, from the start of one round to the next.
+    alone: Seconds of `process.next` with the same cohorts.
     whole_cpu: CPU seconds of `whole`, of all cores together.
     alone_cpu: CPU seconds of `alone`, of all cores together.
     syncs: Seconds in which the training waits for the disk, in `fsync`.
-    evaluation: Of evaluating the model on the test set, with nothing else
+    evaluation: Seconds to evaluate the model on the test set, with nothing else
       running.
   """
 

@@ -1,1 +1,1 @@
-"""Speed and memory, against other libraries on the same work."""
+"""Benchmarks of speed and memory against other libraries on the same work."""

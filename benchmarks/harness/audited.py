@@ -1,8 +1,8 @@
-"""What a tool's own code did in an audit, handed from its environment to ours.
+"""Passes the audit of a tool's own code from its environment to ours.
 
-A program in `benchmarks/peers/<tool>/claim.py` runs with the tool alone. It
-attacks the tool's code on two neighbouring data sets, many times over, and
-writes the scores here; `tools.check_claims` reads and judges them.
+A program in `benchmarks/peers/<tool>/claim.py` runs with only the tool. It
+attacks the tool's code on two neighboring data sets, many times over, and
+writes the scores by this module; `tools.check_claims` reads and judges them.
 """
 
 import dataclasses
@@ -20,19 +20,19 @@ _CASES, _SCORES = 'cases.json', 'scores.npz'
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A setting of a tool, and what an attack saw of it.
+  """A setting of a tool, and the scores of an attack on it.
 
   Attributes:
-    name: In a few words.
-    delta: Of all epsilons.
+    name: A short description.
+    delta: The delta of all epsilons.
     epsilon_set: The epsilon that a user sets; None if there is none.
-    epsilon_told: What the tool's own accountant says in the end; None if it
-      has none.
-    formula: Of `tvdp_tf.check_claim`.
-    arguments: Of `tvdp_tf.check_claim`, besides delta and epsilon.
+    epsilon_told: The final epsilon of the tool's own accountant; None if it has
+      none.
+    formula: The formula for `tvdp_tf.check_claim`.
+    arguments: Arguments of `tvdp_tf.check_claim`, besides delta and epsilon.
     is_gaussian: Whether all releases together are one Gaussian release.
-    scores: Of independent runs on one data set, [trials].
-    alternative_scores: Of as many on its neighbour.
+    scores: Scores of independent runs on one data set, [trials].
+    alternative_scores: Scores of as many runs on the neighboring data set.
   """
 
   name: str
@@ -47,7 +47,7 @@ class Case:
 
   @property
   def claim(self) -> float | None:
-    """What the tool's user is to believe: its account, else the setting."""
+    """The epsilon told to the tool's user: its accountant's, or the setting."""
     return self.epsilon_set if self.epsilon_told is None else self.epsilon_told
 
 
@@ -56,11 +56,11 @@ class Audited:
   """All cases of a tool.
 
   Attributes:
-    tool: Its distribution's name.
-    version: Its version.
-    python: The version that ran it.
-    seconds: How long it took.
-    cases: In order.
+    tool: Name of the tool's distribution.
+    version: Version of the tool.
+    python: Version of Python that ran it.
+    seconds: Duration of the audit.
+    cases: The cases, in order.
   """
 
   tool: str
@@ -73,7 +73,7 @@ class Audited:
 def write(
   folder: pathlib.Path, tool: str, seconds: float, cases: Sequence[Case]
 ) -> None:
-  """Hands over; called where the tool is installed."""
+  """Writes the cases; called where the tool is installed."""
   described = {
     'tool': tool,
     'version': metadata.version(tool),
@@ -99,7 +99,7 @@ def write(
 
 
 def read(folder: pathlib.Path) -> Audited:
-  """What was handed over."""
+  """Reads what `write` has written."""
   described = json.loads((folder / _CASES).read_text(encoding='utf-8'))
   with np.load(folder / _SCORES) as scores:
     cases = tuple(

@@ -1,7 +1,7 @@
-"""Programs on the same work, in turns, and the proof that it is the same.
+"""Runs programs on the same work in turns, and checks that it is the same.
 
-Each block of rounds of one program is followed by one of the next, so that
-whatever slows the machine for a while slows all of them.
+Each block of rounds of one program is followed by a block of the next one, so
+that a temporary slowdown of the machine affects all of them.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from benchmarks.harness import warm_up
 from benchmarks.harness import work as work_lib
 
 CHECK_ROUNDS = 3
-# Loss and norm, relatively.
+# Relative tolerance of loss and norm.
 CHECK_TOLERANCE = 1e-3
-# The distance of two models, in units of the way that training has gone.
+# Distance of two models, in units of the distance that training has covered.
 CHECK_DISTANCE = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-  """What a program did in one turn.
+  """The measurements of a program in one turn.
 
   Attributes:
-    contender: Its name.
-    number: The turn, from 1.
-    seconds: Of each round that counts.
+    contender: Name of the contender.
+    number: Number of the turn, from 1.
+    seconds: Seconds of each round that counts.
   """
 
   contender: str
@@ -42,14 +42,15 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """What is known of a program besides its speed.
+  """What is known about a program besides its speed.
 
   Attributes:
-    contender: Which.
+    contender: Name of the contender.
     start: How it started.
-    check: Of its model; None for a program that has none.
-    distance: Of its model from ours, in units of the way that ours has gone.
-    peak_bytes: Of memory, at the end.
+    check: The check of its model; None for a program without a model.
+    distance: Distance of its model from ours, in units of the distance that our
+      training has covered.
+    peak_bytes: Peak memory at the end.
   """
 
   contender: contenders_lib.Contender
@@ -70,14 +71,14 @@ def distance(
   model: Sequence[np.ndarray],
   reference: Sequence[np.ndarray],
 ) -> float:
-  """How far a model is from the reference, in units of the reference's way.
+  """Returns a model's distance from the reference, in units of its path.
 
-  Its way is from the initial weights to what it is: a program that leaves
-  something out goes another one. In a projected work it starts from the weights
-  projected.
+  The path is from the initial weights to the reference: a program that leaves
+  something out takes another path. In a projected work, the path starts from
+  the projected weights.
 
   Raises:
-    ValueError: If the models have other shapes.
+    ValueError: If the models have different shapes.
   """
   initial = work.initial_weights()
   shapes = [w.shape for w in initial]
@@ -95,13 +96,13 @@ def verify(
   check: session_lib.Check,
   reference: session_lib.Check,
 ) -> float:
-  """Checks that a program has come to the same model as ours.
+  """Checks that a program has reached the same model as ours.
 
   Returns:
     The distance of the two models.
 
   Raises:
-    ProgramError: If it has not.
+    ProgramError: If the models differ.
   """
   for field in ('loss', 'parameter_norm'):
     value, expected = getattr(check, field), getattr(reference, field)
@@ -124,7 +125,7 @@ def verify(
 
 
 class _Player:
-  """A contender in a comparison; one that is not quiet lives for a turn."""
+  """A contender in a comparison; one that is not quiet only runs for a turn."""
 
   def __init__(
     self,
@@ -148,7 +149,7 @@ class _Player:
     self._rest()
 
   def run(self, rounds: int) -> list[float]:
-    """One turn: rounds of which the first, with cold caches, is left out."""
+    """Runs one turn; the first round, with cold caches, is not counted."""
     if self._session is None:
       self._session = self._open_session()
       self._session.run(warm_up.ROUNDS)
@@ -163,7 +164,7 @@ class _Player:
       self.close()
 
   def close(self) -> None:
-    """Ends its session, if it has one."""
+    """Ends the session, if there is one."""
     if self._session is not None:
       self._session.close()
       self._session = None
@@ -177,21 +178,22 @@ def compare(
   rounds_per_block: int,
   on_turn: Callable[[str], None] = lambda name: None,
 ) -> tuple[list[Block], list[Program]]:
-  """Runs the programs in turns, what they are held against among them.
+  """Runs the programs, and the references for them, in turns.
 
   Args:
-    work: What they do.
-    contenders: Which, all present; ours comes first.
+    work: The work that they do.
+    contenders: The contenders, all present; ours comes first.
     root: The checkout.
-    blocks: Turns of each.
-    rounds_per_block: Rounds of a turn that count.
-    on_turn: Is told who starts, or has had a turn; for a progress bar.
+    blocks: Number of turns of each.
+    rounds_per_block: Number of rounds of a turn that count.
+    on_turn: Called with the name of a program that starts, or that has had a
+      turn; for a progress bar.
 
   Returns:
-    The blocks, and what else is known of each program.
+    The blocks, and what else is known about each program.
 
   Raises:
-    ProgramError: If a program fails, or does other work than ours.
+    ProgramError: If a program fails, or does different work than ours.
   """
   measured = []
   with contextlib.ExitStack() as stack:
@@ -212,8 +214,8 @@ def compare(
         )
     rng = random.Random(work.seed)
     for number in range(1, blocks + 1):
-      # What one leaves behind hits another in each turn. Those that wait run
-      # next to each other, the others start in between.
+      # A program's aftereffects hit another one in each turn. Those that wait
+      # run next to each other, the others start in between.
       order = sorted(
         players.items(), key=lambda item: (not item[0].is_quiet, rng.random())
       )

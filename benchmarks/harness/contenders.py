@@ -1,7 +1,7 @@
 """The programs that are compared: this library and its peers.
 
-A peer has an environment of its own in `.venv-peers/<name>`, made by `make
-peers`; one without is absent, and is reported as such.
+Each peer has its own environment in `.venv-peers/<name>`, created by `make
+peers`; a peer without one is absent, and is reported as such.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ class Contender:
   """A form of a program.
 
   Attributes:
-    library: What is measured.
-    form: The word of the program's `--form`.
-    description: The form in words.
-    module: The program.
+    library: The library that is measured.
+    form: The value of the program's `--form`.
+    description: A description of the form.
+    module: The module of the program.
     environment: Its folder in `.venv-peers`; empty for this interpreter.
-    is_quiet: Whether its processes leave the machine alone while they wait.
-    kinds: Of the works that it does (`Work.kind`).
-    models: Of the works that it does (`Work.model`).
+    is_quiet: Whether its processes use no resources while they wait.
+    kinds: Kinds of the works that it does (`Work.kind`).
+    models: Models of the works that it does (`Work.model`).
     trains: Whether it has a program for a whole training.
-    on_gpu: Whether it needs a GPU; then it is measured only when named.
+    on_gpu: Whether it needs a GPU; if so, it is only measured when named.
   """
 
   library: str
@@ -43,26 +43,26 @@ class Contender:
 
   @property
   def name(self) -> str:
-    """As in flags and tables."""
+    """The name in flags and tables."""
     return f'{self.library}/{self.form}'
 
   def does(self, work: work_lib.Work) -> bool:
-    """Whether a work is one that it does."""
+    """Whether it does a work."""
     return work.kind in self.kinds and work.model in self.models
 
   @property
   def training_module(self) -> str:
-    """The program of a peer's whole training."""
+    """The module of a peer's program for a whole training."""
     return self.module.rpartition('.')[0] + '.training'
 
   def interpreter(self, root: pathlib.Path) -> pathlib.Path:
-    """The Python that runs it, in a checkout."""
+    """Returns the Python that runs it, in a checkout."""
     if not self.environment:
       return pathlib.Path(sys.executable)
     return root / ENVIRONMENTS / self.environment / 'bin' / 'python'
 
   def is_present(self, root: pathlib.Path) -> bool:
-    """Whether a checkout has its environment and its program."""
+    """Whether a checkout has its environment and program."""
     program = root / (self.module.replace('.', '/') + '.py')
     return self.interpreter(root).exists() and (
       not self.environment or program.exists()
@@ -179,7 +179,7 @@ CONTENDERS = {contender.name: contender for contender in _ALL}
 
 
 def references(work: work_lib.Work) -> list[Contender]:
-  """What rounds of a work are held against, beside the contenders."""
+  """Returns the references that a work's rounds are compared with."""
   if work.examples_per_user == 1:
-    return [MATRIX_PRODUCT]  # There is next to nothing to multiply.
+    return [MATRIX_PRODUCT]  # There is almost nothing to multiply.
   return [MATRIX_PRODUCT, ROUND_PRODUCTS]

@@ -2,11 +2,11 @@
 
 Forms:
 
-  matmul    a round is one product of two large matrices, on all cores. What it
-            reaches is the machine's peak, to hold the rounds against.
-  products  the products that a round cannot do without, convolutions among
-            them, in TensorFlow, with nothing else: what is left for all the
-            rest. As in our runtime each core has a client of its own at a time.
+  matmul    a round is one product of two large matrices, on all cores. Its
+            speed is the machine's peak, to which rounds are compared.
+  products  only the products that a round cannot avoid, including
+            convolutions, in TensorFlow: a round's other time is overhead. As
+            in our runtime, each core works on its own client.
 """
 
 import concurrent.futures
@@ -23,12 +23,12 @@ import tensorflow as tf
 from benchmarks.harness import program as program_lib
 from benchmarks.harness import work as work_lib
 
-# So little of the gradients that the weights stay as large as they are.
+# So small that the weights do not change noticeably.
 _LEARNING_RATE = 1e-9
 
 
 class MatrixProduct(program_lib.Program):
-  """float32, square, in TensorFlow."""
+  """Square float32 matrices in TensorFlow."""
 
   def __init__(self):
     shape = [work_lib.MATRIX_SIZE] * 2
@@ -38,7 +38,7 @@ class MatrixProduct(program_lib.Program):
     """Nothing is kept."""
 
   def round(self, round_number: int) -> None:
-    """One product."""
+    """Computes one product."""
     tf.linalg.matmul(*self._factors)[0, 0].numpy()
 
   def weights(self) -> list[np.ndarray]:
@@ -49,14 +49,14 @@ class MatrixProduct(program_lib.Program):
 def _products(
   kernel: tf.Tensor, inputs: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[], tf.Tensor]]:
-  """A step's products of a layer, its output in the place of what comes back.
+  """Computes a layer's products in a step, with its output as the delta.
 
   Args:
-    kernel: [in, out], or [height, width, in, out] of a convolution.
-    inputs: Of the layer, [n, ...].
+    kernel: [in, out], or [height, width, in, out] for a convolution.
+    inputs: Inputs of the layer, [n, ...].
 
   Returns:
-    The gradient of the kernel, and what makes that of the inputs.
+    The gradient of the kernel, and a function for that of the inputs.
   """
   if kernel.shape.rank == 2:
     outputs = tf.linalg.matmul(inputs, kernel)
@@ -74,9 +74,9 @@ def _products(
 
 
 class RoundProducts(program_lib.Program):
-  """The products of the rounds of a work, convolutions included.
+  """The products in the rounds of a work, including convolutions.
 
-  Layers do not hear of each other: activations and pooling are left out.
+  Layers are not connected: activations and pooling are left out.
   """
 
   def __init__(self, server: program_lib.Server):
@@ -97,9 +97,9 @@ class RoundProducts(program_lib.Program):
       for _ in range(work.local_steps):
         for i, inputs in enumerate([features, *inner]):
           gradient, of_inputs = _products(kernels[i], inputs)
-          # Moved, for TensorFlow would compute equal products once.
+          # Changed, because TensorFlow would compute equal products once.
           kernels[i] -= _LEARNING_RATE * gradient
-          if i:  # Nobody needs that of the data.
+          if i:  # The gradient of the data is not needed.
             back.append(of_inputs())
       return kernels + back
 
@@ -111,7 +111,7 @@ class RoundProducts(program_lib.Program):
     """Nothing is kept."""
 
   def round(self, round_number: int) -> None:
-    """A cohort's products."""
+    """Computes a cohort's products."""
     cohort = [self._features[i] for i in self._work.cohort(round_number)]
     for results in self._pool.map(self._client, cohort):
       np.asarray(results[1])
@@ -122,7 +122,7 @@ class RoundProducts(program_lib.Program):
 
 
 def main() -> None:
-  """Serves until it is told to quit."""
+  """Serves until the command to quit."""
   server = program_lib.start('matmul')
   tf.config.set_visible_devices([], 'GPU')  # The cores' peak, on any machine.
   program: program_lib.Program

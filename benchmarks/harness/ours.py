@@ -1,11 +1,11 @@
 """This library as a program of the benchmark.
 
-What is timed is what a run does in a round: `Rounds` on a learning process of
-`build_learning_process`, its noise fixed: with the paper's mechanism in a
-projected work, with `gradient` in a private one. Forms: `compiled`, in this
-process; `continuous`, the same with continuous noise, where the default is
-discrete; `tff`, on TFF's worker; on a GPU `gpu`, of a projected work, and
-`gpu-continuous`, of a private one: discrete noise is refused there.
+It measures what a run does in a round: `Rounds` on a learning process of
+`build_learning_process` with fixed noise, with the paper's mechanism in a
+projected work, and with `gradient` in a private one. Forms: `compiled`, in this
+process; `continuous`, the same with continuous noise, if the default is
+discrete; `tff`, on TFF's worker; on a GPU, `gpu` for a projected work, and
+`gpu-continuous` for a private one, because discrete noise is refused there.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import settings as settings_lib
 
 _FORMS = ('compiled', 'continuous', 'tff', 'gpu', 'gpu-continuous')
-# More than anyone measures; theta = 1, so that all have the same noise.
+# More than are ever measured; theta = 1, so that all have the same noise.
 _ROUNDS = 10**6
-# Vanishes in float32 beside any parameter.
+# Vanishes in float32 when added to any parameter.
 _NO_NOISE = 1e-30
-# Vanishes beside any step. With less, a gradient has more steps of the grid of
-# discrete noise than an integer holds.
+# Vanishes when added to any step. With less, a gradient would have more steps
+# of the noise grid than an integer can hold.
 _NO_STEP_NOISE = 1e-8
 
 
@@ -52,7 +52,7 @@ class _FixedNoise(mechanisms.Paper):
     )
 
   def fixed(self, noise_stddev: float) -> privacy.GeometricSchedule:
-    """The schedule of another standard deviation, maybe 0."""
+    """Returns the schedule for another standard deviation, possibly 0."""
     return _schedule(noise_stddev or _NO_NOISE)
 
 
@@ -60,7 +60,7 @@ class _FixedStepNoise(mechanisms.Gradient):
   """`gradient` with a given standard deviation in all steps of all rounds."""
 
   def __init__(self, settings, fed, noise_stddev: float):
-    # What would be calibrated, over the cohorts of all rounds, is given.
+    # Skips the calibration over the cohorts of all rounds: the noise is given.
     super(mechanisms.Gradient, self).__init__(settings, fed)
     self._examples = int(fed.examples_per_user[0])
     self._adopt(np.ones(settings.users), settings.rounds)
@@ -70,19 +70,19 @@ class _FixedStepNoise(mechanisms.Gradient):
     )
 
   def fixed(self, noise_stddev: float) -> privacy.GeometricSchedule:
-    """The schedule, in noise multipliers."""
+    """Returns the schedule, in noise multipliers."""
     unit = self.mechanism.sensitivity(self._examples).value
     return _schedule((noise_stddev or _NO_STEP_NOISE) / unit)
 
 
 def _example_clip(work: work_lib.Work) -> float:
-  """What makes us clip to C_g: we clip shorter, by what rounding may add."""
+  """Returns the clip with which we clip to C_g; rounding reduces ours."""
   rounding = sensitivity.relative_rounding(work.examples_per_user)
   return (work.example_l2_norm_clip or 1.0) * (1 + rounding)
 
 
 def _model_spec(work: work_lib.Work) -> models.ModelSpec:
-  """The library's model with the work's initial weights."""
+  """Returns the library's model with the work's initial weights."""
   spec = models.MODELS[work.model]
 
   def build(input_shape, num_classes, seed):
@@ -102,7 +102,7 @@ def _model_spec(work: work_lib.Work) -> models.ModelSpec:
 
 
 def _federation(server: program_lib.Server) -> federation.Federation:
-  """The work's users; views of its data, which the server then lets go."""
+  """Returns the work's users with views of its data; the server drops these."""
   work = server.work
   features = server.features.reshape(-1, *work.input_shape)
   labels = server.labels.reshape(-1)
@@ -126,12 +126,12 @@ def _federation(server: program_lib.Server) -> federation.Federation:
 
 
 class Ours(program_lib.Program):
-  """The forms above; their runtime is installed."""
+  """The forms above; their runtime must be installed."""
 
   def __init__(self, server: program_lib.Server):
     work = server.work
     is_private = work.kind == work_lib.PRIVATE
-    # Each mechanism has its own clip, and passes over the other's.
+    # Each mechanism has its own clip, and ignores the other's.
     settings = settings_lib.TrainingSettings(
       dataset='generated_mnist',
       mechanism='gradient' if is_private else 'paper',
@@ -139,7 +139,7 @@ class Ours(program_lib.Program):
       model=work.model,
       users=work.users,
       users_per_round=work.users_per_round,
-      # So many discrete draws hold what no larger epsilon promises.
+      # With this many discrete draws, a larger epsilon cannot be met.
       epsilon=1.0,
       theta=1.0,
       rounds=_ROUNDS,
@@ -177,7 +177,7 @@ class Ours(program_lib.Program):
       self._state, round_number, rounds.cohort(round_number)
     )
     self._state = rounds.run(self._state, releases, rounds.noise_keys(releases))
-    # A device may still be at it: wait.
+    # Wait for the device.
     np.asarray(self._state.global_model_weights.trainable[-1])
 
   def weights(self) -> list[np.ndarray]:
@@ -185,7 +185,7 @@ class Ours(program_lib.Program):
 
 
 def main() -> None:
-  """Serves until it is told to quit."""
+  """Serves until the command to quit."""
   server = program_lib.start('compiled')
   if server.form not in _FORMS:
     raise ValueError(
@@ -196,7 +196,7 @@ def main() -> None:
     and not server.form.endswith('continuous')
   )
   device = 'gpu' if server.form.startswith('gpu') else 'cpu'
-  runtimes.configure(  # As train.py does.
+  runtimes.configure(  # Like train.py.
     device, server.work.users_per_round, waits=is_discrete
   )
   runtime = (

@@ -1,4 +1,4 @@
-"""The measurements as pictures."""
+"""Draws the measurements."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def _color(name: str) -> str:
 def draw_comparison(
   summaries: Mapping[str, Sequence[statistics.Summary]], path: pathlib.Path
 ) -> None:
-  """The median round, with quartiles, a panel for each work."""
+  """Draws the median round with quartiles, with a panel for each work."""
   figure, axes = plt.subplots(
     1, len(summaries), figsize=(7 * len(summaries), 4.5), squeeze=False
   )
@@ -67,7 +67,7 @@ def draw_comparison(
 def draw_startup(
   starts: Sequence[startup.ColdStart], path: pathlib.Path
 ) -> None:
-  """The parts of a cold start, medians, one on the other."""
+  """Draws the medians of the parts of a cold start, stacked."""
   names = list(dict.fromkeys(start.contender for start in starts))
   figure, axis = plt.subplots(figsize=(7, 4.5))
   left = np.zeros(len(names))
@@ -95,7 +95,7 @@ def draw_startup(
 def draw_trainings(
   trainings: Sequence[whole_training.WholeTraining], path: pathlib.Path
 ) -> None:
-  """Each program's trainings as dots, and their median as a bar."""
+  """Draws each program's trainings as dots, and their median as a bar."""
   seconds: dict[str, list[float]] = {}
   for one in trainings:
     seconds.setdefault(one.contender, []).append(one.seconds)
@@ -121,7 +121,7 @@ def draw_scaling(
   labels: Mapping[str, str],
   path: pathlib.Path,
 ) -> None:
-  """Seconds a round above, memory below, a column for each size."""
+  """Draws seconds per round above memory, with a column for each size."""
   figure, axes = plt.subplots(
     2, len(labels), figsize=(4.2 * len(labels), 7), squeeze=False, sharex='col'
   )

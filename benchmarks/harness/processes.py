@@ -8,7 +8,7 @@ import psutil
 
 
 def tree(pid: int) -> list[int]:
-  """The process and all below it, parents first; those that have ended not."""
+  """Returns the process and its running descendants, parents first."""
   try:
     process = psutil.Process(pid)
     return [pid, *(child.pid for child in process.children(recursive=True))]
@@ -26,9 +26,9 @@ def _is_running(pid: int) -> bool:
 def kill(pids: list[int], patience_s: float = 30.0) -> None:
   """Kills processes and waits until their memory is free.
 
-  Those that have ended are passed over, and so are, when the patience is at an
-  end, those that are not. Exit statuses are left to who started them, which
-  `psutil.wait_procs` would take.
+  Processes that have ended are ignored, and so are those that have not ended in
+  time. Exit statuses are left to the parent; `psutil.wait_procs` would collect
+  them.
   """
   for pid in pids:
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -39,10 +39,10 @@ def kill(pids: list[int], patience_s: float = 30.0) -> None:
 
 
 def peak_bytes(pids: list[int]) -> int:
-  """Sum of the peaks of resident memory, pages shared counted in each.
+  """Sums the peaks of resident memory; shared pages count for each process.
 
-  Not `getrusage`, whose peak a process inherits from the one that forked it;
-  and psutil has no peaks on Linux.
+  It does not use `getrusage`, whose peak a process inherits from the one that
+  forked it; and psutil has no peaks on Linux.
   """
   total = 0
   for pid in pids:

@@ -1,6 +1,6 @@
 """One side of the benchmark's protocol: a program that does rounds on demand.
 
-A program is a process. It says that it is ready, waits for a command on its
+A program is a process. It reports that it is ready, waits for a command on its
 standard input, and answers with one line of JSON on its standard output:
 
   run N         -> {"event": "rounds", "seconds": [N numbers]}
@@ -8,10 +8,10 @@ standard input, and answers with one line of JSON on its standard output:
   quit
 
 `check` runs N rounds without noise from the initial model, and writes the model
-to FILE (a NumPy archive): all programs must come to the same one. `session` is
+to FILE (a NumPy archive): all programs must reach the same one. `session` is
 the other side.
 
-Python's library and NumPy alone: see `work`.
+It uses only Python's library and NumPy: see `work`.
 """
 
 import abc
@@ -32,29 +32,30 @@ from benchmarks.harness import work as work_lib
 
 
 class Program(abc.ABC):
-  """What does the rounds of a work."""
+  """Runs the rounds of a work."""
 
   @abc.abstractmethod
   def reset(self, noise_stddev: float) -> None:
-    """Goes back to the initial model; 0 switches the noise off."""
+    """Restores the initial model; 0 turns the noise off."""
 
   @abc.abstractmethod
   def round(self, round_number: int) -> None:
-    """Runs a round from 1; the new model is there when it returns."""
+    """Runs a round (from 1); the new model is ready when it returns."""
 
   @abc.abstractmethod
   def weights(self) -> list[np.ndarray]:
-    """The global model, in the order and shapes of `Work.initial_weights`."""
+    """Returns the global model, in the form of `Work.initial_weights`."""
 
 
 class Server:
   """Answers the commands; made by `start`.
 
   Attributes:
-    work: What the program is to do.
-    form: Which of its forms.
-    features: As of the work; until `serve`, for a program may have a copy.
-    labels: As of the work.
+    work: The work to do.
+    form: The form of the program.
+    features: The work's features; only until `serve`, because a program may
+      have a copy.
+    labels: The work's labels.
   """
 
   def __init__(
@@ -82,14 +83,14 @@ class Server:
       yield line.rstrip('\n').split(maxsplit=2)
 
   def serve(self, program: Program, **versions: str) -> None:
-    """Says that the program is ready, and does what it is told until `quit`.
+    """Reports that the program is ready, and executes commands until `quit`.
 
     Args:
-      program: The program, built.
-      **versions: Of the libraries that it uses.
+      program: The program, ready to run.
+      **versions: Versions of the libraries that it uses.
 
     Raises:
-      ValueError: If a command is none of the protocol's.
+      ValueError: If a command is not part of the protocol.
     """
     example = self.features[0].copy(), self.labels[0].copy()
     del self.features, self.labels
@@ -141,8 +142,8 @@ class Server:
 def start(default_form: str) -> Server:
   """Reads the command line: --work, as JSON, and --form.
 
-  The process ends with its parent. Whatever libraries print goes to the
-  standard error.
+  The process ends with its parent. The output of libraries goes to standard
+  error.
   """
   pr_set_pdeathsig = 1
   ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)

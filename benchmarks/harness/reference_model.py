@@ -1,4 +1,4 @@
-"""The models of the works in NumPy, to tell the loss of any program's model."""
+"""The works' models in NumPy, to compute the loss of any program's model."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from benchmarks.harness import work as work_lib
 
 
 def _windows(images: np.ndarray, height: int, width: int) -> np.ndarray:
-  """[n, h, w, channels] -> [n, h', w', height, width, channels]."""
+  """Maps [n, h, w, channels] to [n, h', w', height, width, channels]."""
   windows = np.lib.stride_tricks.sliding_window_view(
     images,
     (height, width),
@@ -18,7 +18,7 @@ def _windows(images: np.ndarray, height: int, width: int) -> np.ndarray:
 def logits(
   work: work_lib.Work, weights: list[np.ndarray], features: np.ndarray
 ) -> np.ndarray:
-  """The work's model in NumPy, float64 [n, classes]."""
+  """Computes the work's model in NumPy, float64 [n, classes]."""
   values = features.astype(np.float64)
   for index, layer in enumerate(work.layers):
     kernel, bias = weights[2 * index : 2 * index + 2]
@@ -41,7 +41,7 @@ def loss(
   features: np.ndarray,
   labels: np.ndarray,
 ) -> float:
-  """Mean cross-entropy on one user's examples."""
+  """Computes the mean cross-entropy on one user's examples."""
   values = logits(work, weights, features)
   values -= values.max(axis=1, keepdims=True)
   chosen = values[np.arange(len(labels)), labels]

@@ -1,4 +1,4 @@
-"""All of a benchmark: measures, writes tables, raw numbers and pictures."""
+"""Runs a whole benchmark, and writes tables, raw numbers and pictures."""
 
 import dataclasses
 import pathlib
@@ -32,12 +32,13 @@ class Settings:
   Attributes:
     measures: Some of `peers`, `startup`, `program` and `scaling`.
     works: The works, by name.
-    contenders: Names; ours takes part in any case.
-    turns: Of each program in `peers`.
-    rounds: Of a turn; a point of `scaling` has `turns` times as many.
-    starts: Of each program in `startup` and `program`.
+    contenders: Names of the contenders; ours always takes part.
+    turns: Number of turns of each program in `peers`.
+    rounds: Number of rounds of a turn; a point of `scaling` has `turns` times
+      as many.
+    starts: Number of starts of each program in `startup` and `program`.
     smoke: Whether `scaling` and `program` are to be small, too.
-    data_dir: TFDS's folder, of `program`.
+    data_dir: TFDS's folder, for `program`.
   """
 
   measures: Sequence[str]
@@ -52,17 +53,17 @@ class Settings:
 
 @dataclasses.dataclass
 class Results:
-  """What was measured, and on what; empty where nothing was.
+  """What was measured, and on what machine; empty where nothing was measured.
 
   Attributes:
-    settings: What was asked for.
+    settings: The settings of the benchmark.
     environment: The machine, the commit, the time.
     absent: Contenders without an environment.
-    blocks: By work.
-    programs: By work.
-    starts: By work.
-    trainings: By work.
-    points: Of all series.
+    blocks: Work -> blocks.
+    programs: Work -> programs.
+    starts: Work -> cold starts.
+    trainings: Work -> whole trainings.
+    points: The points of all series.
   """
 
   settings: Settings
@@ -83,12 +84,12 @@ class Results:
   points: list[scaling.Point] = dataclasses.field(default_factory=list)
 
   def absent_of(self, name: str) -> list[contenders_lib.Contender]:
-    """Those that would do a work."""
+    """Returns the absent contenders that would do a work."""
     work = self.settings.works[name]
     return [contender for contender in self.absent if contender.does(work)]
 
   def summaries(self) -> dict[str, list[statistics.Summary]]:
-    """By work."""
+    """Returns the summaries by work."""
     return {
       name: statistics.summarize(
         self.settings.works[name], blocks, self.programs[name]
@@ -97,13 +98,13 @@ class Results:
     }
 
   def labels(self) -> dict[str, str]:
-    """Of the series of `scaling`, by name."""
+    """Returns the labels of the series of `scaling`, by name."""
     named = scaling.series(self.settings.smoke).items()
     labels = {name: one.label for name, one in named}
     return {**labels, scaling.ROUNDS: 'round of one run'}
 
   def _products(self, name: str) -> list[str]:
-    """A line on the products of a round, if they were measured."""
+    """Returns a line about the products of a round, if they were measured."""
     seconds = statistics.products_seconds(self.blocks[name])
     if seconds is None:
       return []
@@ -115,7 +116,7 @@ class Results:
     ]
 
   def markdown(self) -> str:
-    """All tables, with headings."""
+    """Returns all tables, with headings."""
     where = self.environment
     parts = [
       f'{machine.in_words(where)}; commit {where["commit"]}; '
@@ -152,12 +153,12 @@ class Results:
 def _turns(
   settings: Settings, present: Sequence[contenders_lib.Contender]
 ) -> int:
-  """How often `run` tells of its progress."""
+  """Returns how often `run` reports its progress."""
   count = 0
   for work in settings.works.values():
     programs = sum(contender.does(work) for contender in present)
     if 'peers' in settings.measures:
-      # Each is started once; so is what they are held against.
+      # Each is started once, and so are the references.
       programs_and_references = programs + len(contenders_lib.references(work))
       count += programs_and_references * (1 + settings.turns)
     if 'startup' in settings.measures:
@@ -177,19 +178,19 @@ def run(
   output_dir: pathlib.Path,
   progress: bool = False,
 ) -> Results:
-  """Measures, and writes what there is after each part.
+  """Measures, and writes the results so far after each part.
 
   Args:
-    settings: What.
+    settings: What to measure.
     root: The checkout.
-    output_dir: The folder, that is made.
+    output_dir: The folder to create.
     progress: Whether to draw a progress bar.
 
   Returns:
     The results.
 
   Raises:
-    ProgramError: If a program fails, or does other work than ours.
+    ProgramError: If a program fails, or does different work than ours.
   """
   names = dict.fromkeys([contenders_lib.OURS.name, *settings.contenders])
   chosen = [contenders_lib.CONTENDERS[name] for name in names]
@@ -246,9 +247,9 @@ def run(
 
 
 def _json(results: Results) -> dict[str, Any]:
-  """Settings, machine, versions and summaries."""
+  """Returns settings, machine, versions and summaries."""
   settings = dataclasses.asdict(results.settings)
-  del settings['data_dir']  # A path of the machine.
+  del settings['data_dir']  # Specific to the machine.
   programs = {
     work: {
       program.contender.name: {
@@ -301,7 +302,7 @@ def _write_rows(path: pathlib.Path, rows: Sequence[Any]) -> None:
 
 
 def _write(results: Results, output_dir: pathlib.Path) -> None:
-  """Writes README.md, summary.json, and CSV and PNG of each measure."""
+  """Writes README.md, summary.json, and a CSV and PNG for each measure."""
   files.write_json(output_dir / SUMMARY, _json(results))
   files.write_text(output_dir / README, f'# Benchmark\n\n{results.markdown()}')
   if results.blocks:

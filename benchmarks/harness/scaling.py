@@ -1,7 +1,7 @@
-"""How this library's rounds grow with one size of the work at a time.
+"""Measures how this library's rounds scale with one size at a time.
 
-Every point is a process of its own, so that its peak of memory is its own. It
-is measured when every user has taken part, with all that is kept of them. The
+Every point is a separate process, so that it has its own peak of memory. It is
+measured after every user has taken part, with all that is kept of them. The
 peak of the matrix product is measured between the points.
 """
 
@@ -24,8 +24,8 @@ class Series:
   """Points that differ in one size.
 
   Attributes:
-    label: Of the axis.
-    works: By that size.
+    label: Label of the axis.
+    works: Size -> work.
   """
 
   label: str
@@ -33,13 +33,13 @@ class Series:
 
 
 def series(smoke: bool = False) -> dict[str, Series]:
-  """What is measured, by name; for `smoke` so small that it takes seconds."""
+  """Returns the series by name; with `smoke`, they only take seconds."""
   replace = dataclasses.replace
   base = work_lib.Work()
   cohorts = [10, 30, 100, 300, 1000]
   users = [100, 1000, 10_000]
   widths = [8, 32, 128, 512, 2048]
-  # So few examples a user that those of 10,000 fit into the memory.
+  # So few examples per user that 10,000 users fit into memory.
   many_users = replace(base, examples_per_user=60)
   if smoke:
     base = many_users = work_lib.SMOKE_WORKS['mlp-round']
@@ -65,7 +65,7 @@ ROUNDS = 'rounds'
 
 
 def round_numbers(smoke: bool = False) -> tuple[int, ...]:
-  """After how many rounds of one run it is looked at."""
+  """Returns after how many rounds of one run to measure."""
   return (5, 10) if smoke else (10, 30, 100, 300, 1000)
 
 
@@ -74,14 +74,14 @@ class Point:
   """One point of a series.
 
   Attributes:
-    series: Its name.
+    series: Name of the series.
     size: The size that differs.
-    seconds: Of each round; in the series of rounds, of those since the last
-      point.
-    flops: Of a round.
-    peak_flops_per_second: Of the matrix product beside it.
-    data_bytes: Of the users' features, once.
-    peak_bytes: Of the process's memory.
+    seconds: Seconds of each round; in the series of rounds, of those since the
+      last point.
+    flops: Floating-point operations of a round.
+    peak_flops_per_second: Speed of the matrix product measured next to it.
+    data_bytes: Bytes of the users' features, counted once.
+    peak_bytes: Peak memory of the process.
   """
 
   series: str
@@ -103,9 +103,9 @@ def measure(
 
   Args:
     root: The checkout.
-    rounds: Of each point, after the warm-up.
-    smoke: As of `series`.
-    on_point: Is told which point begins.
+    rounds: Number of rounds of each point, after the warm-up.
+    smoke: As for `series`.
+    on_point: Called with the name of each point that starts.
 
   Returns:
     The points.

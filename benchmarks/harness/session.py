@@ -18,7 +18,7 @@ from benchmarks.harness import contenders, processes
 from benchmarks.harness import work as work_lib
 from tvdp_tf import errors
 
-# torch.compile takes half a minute, on a busy machine more.
+# torch.compile takes half a minute, or more on a busy machine.
 TIMEOUT_S = 900.0
 _QUIT_TIMEOUT_S = 20.0
 _LOG_TAIL_BYTES = 2000
@@ -26,7 +26,7 @@ _LIMIT = 1e300  # An integer may be too large for a float.
 
 
 class ProgramError(errors.TvdpError):
-  """A program of the benchmark died, is silent, or does not what it should."""
+  """A benchmark program died, is silent, or does not do what it should."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Start:
   """How a program started.
 
   Attributes:
-    seconds: From the start of the process until it was ready for a round, but
-      for the making of the data.
+    seconds: Seconds from the start of the process until it was ready for a
+      round, without generating the data.
     build_seconds: The part of it after imports.
-    digest: Of the data that it works on.
-    versions: Of its libraries.
+    digest: Digest of the data that it works on.
+    versions: Versions of its libraries.
   """
 
   seconds: float
@@ -63,18 +63,19 @@ class Check:
 
 
 def parse(line: str, event: str, **types: type) -> dict[str, Any]:
-  """Reads a line of a program.
+  """Parses a line of a program.
 
   Args:
     line: The line.
-    event: What it should be about.
-    **types: Its fields; floats are finite numbers, a list is one of them.
+    event: The expected event.
+    **types: The expected fields; floats must be finite, and a list must consist
+      of such floats.
 
   Returns:
     The fields.
 
   Raises:
-    ValueError: If it is none such.
+    ValueError: If the line is not as expected.
   """
   try:
     message = json.loads(line)
@@ -102,23 +103,23 @@ def read_weights(path: str | os.PathLike[str]) -> list[np.ndarray]:
   """Reads the arrays that `np.savez(path, *weights)` wrote.
 
   Raises:
-    ValueError: If it is no such file.
+    ValueError: If it is not such a file.
   """
   try:
     with np.load(path, allow_pickle=False) as arrays:
       return [arrays[f'arr_{i}'] for i in range(len(arrays.files))]
-  except Exception as error:  # A damaged archive may cause any.
+  except Exception as error:  # Any, for a damaged archive.
     raise ValueError(f'not the arrays of a model: {error}') from error
 
 
 class Session:
-  """A program that runs, and waits for commands.
+  """A running program that waits for commands.
 
   Args:
-    contender: What to run.
-    work: What it is to do.
+    contender: The contender to run.
+    work: The work to do.
     root: The checkout.
-    timeout_s: Seconds until an answer has to come.
+    timeout_s: Seconds within which an answer must come.
 
   Raises:
     ProgramError: If it does not start.
@@ -209,7 +210,7 @@ class Session:
 
   def _ask(self, command: str, event: str, **types: type) -> dict[str, Any]:
     assert self._process.stdin is not None  # It is a pipe.
-    with contextlib.suppress(BrokenPipeError):  # Its end is in the answer.
+    with contextlib.suppress(BrokenPipeError):  # `_answer` reports its end.
       self._process.stdin.write(f'{command}\n')
       self._process.stdin.flush()
     return self._answer(event, **types)
@@ -236,11 +237,11 @@ class Session:
     return Check(answer['loss'], answer['parameter_norm'], weights)
 
   def peak_bytes(self) -> int:
-    """Of the program and its processes so far."""
+    """Returns the peak memory of the program's processes so far."""
     return processes.peak_bytes(processes.tree(self._process.pid))
 
   def close(self) -> None:
-    """Ends the program and all of its processes; harmless when repeated."""
+    """Ends the program and its processes; it is safe to call it again."""
     members = processes.tree(self._process.pid)
     with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
       self._process.communicate('quit\n', timeout=self._patience_s)

@@ -1,4 +1,4 @@
-"""Cold starts: from nothing to the end of the first round, again and again."""
+"""Measures cold starts: from nothing to the end of the first round."""
 
 import dataclasses
 import pathlib
@@ -11,10 +11,10 @@ from benchmarks.harness import work as work_lib
 
 @dataclasses.dataclass(frozen=True)
 class ColdStart:
-  """One start of a program; the making of the data is not in it.
+  """One start of a program, without generating the data.
 
   Attributes:
-    contender: Its name.
+    contender: Name of the contender.
     import_seconds: The interpreter and its imports.
     build_seconds: Until it was ready for a round.
     first_round_seconds: The first round, in which it may compile.
@@ -27,7 +27,7 @@ class ColdStart:
 
   @property
   def seconds(self) -> float:
-    """All of it."""
+    """The whole start."""
     return self.import_seconds + self.build_seconds + self.first_round_seconds
 
 
@@ -41,7 +41,7 @@ def measure(
   """Starts every program in turn, `repeats` times.
 
   Raises:
-    ProgramError: If one fails.
+    ProgramError: If a program fails.
   """
   found = []
   for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""What is said of many seconds: medians, quartiles, ratios to ours."""
+"""Statistics of measured seconds: medians, quartiles, ratios to ours."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,22 +20,23 @@ class Quartiles:
 
   @classmethod
   def of(cls, values: Sequence[float]) -> 'Quartiles':
-    """By linear interpolation."""
+    """Computes the quartiles by linear interpolation."""
     return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """A program on a work.
+  """The results of a program on a work.
 
   Attributes:
-    contender: Its name.
-    seconds: Of a round.
-    times_ours: In a turn, its median round by our median round: 2 is twice as
-      long as ours. Over the turns.
-    flops_per_second: At the median round.
-    share_of_peak: Of the fastest product of two large matrices in the run.
-    peak_bytes: Of its processes' memory.
+    contender: Name of the contender.
+    seconds: Quartiles of the seconds of a round.
+    times_ours: Quartiles over the turns of its median round divided by our
+      median round: 2 is twice as long as ours.
+    flops_per_second: Speed of the median round.
+    share_of_peak: Fraction of the speed of the fastest product of two large
+      matrices in the run.
+    peak_bytes: Peak memory of its processes.
   """
 
   contender: str
@@ -54,7 +55,7 @@ def _seconds(
 
 
 def peak_flops_per_second(blocks: Sequence[comparison.Block]) -> float:
-  """Of the fastest matrix product."""
+  """Returns the speed of the fastest matrix product."""
   seconds = _seconds(blocks, contenders_lib.MATRIX_PRODUCT)
   return work_lib.MATRIX_FLOPS / min(seconds)
 
@@ -62,7 +63,7 @@ def peak_flops_per_second(blocks: Sequence[comparison.Block]) -> float:
 def products_seconds(
   blocks: Sequence[comparison.Block],
 ) -> Quartiles | None:
-  """Of the products of a round alone; None where they were not measured."""
+  """Quartiles of a round's products alone; None if they were not measured."""
   seconds = _seconds(blocks, contenders_lib.ROUND_PRODUCTS)
   return Quartiles.of(seconds) if seconds else None
 
@@ -72,7 +73,7 @@ def summarize(
   blocks: Sequence[comparison.Block],
   programs: Sequence[comparison.Program],
 ) -> list[Summary]:
-  """Summaries of all programs but products alone, the fastest first."""
+  """Summarizes all programs except products alone, the fastest first."""
   medians = {
     (block.contender, block.number): float(np.median(block.seconds))
     for block in blocks

@@ -1,4 +1,4 @@
-"""The measurements as Markdown tables; no number in them is typed in."""
+"""Formats the measurements as Markdown tables; no number is typed by hand."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ def _quartiles(values: statistics.Quartiles) -> str:
 
 
 def absent_note(contender: contenders_lib.Contender) -> str:
-  """Why a contender has no numbers."""
+  """Returns why a contender has no numbers."""
   return (
     f'absent: no {contenders_lib.ENVIRONMENTS}/{contender.environment}, which '
     '`make peers` makes'
@@ -32,7 +32,7 @@ def comparison_table(
   summaries: Sequence[statistics.Summary],
   absent: Sequence[contenders_lib.Contender],
 ) -> str:
-  """The programs on one work, the fastest first, then who is absent."""
+  """Lists the programs on one work, the fastest first, then absent ones."""
   rows = [
     [
       summary.contender,
@@ -62,7 +62,7 @@ def comparison_table(
 
 
 def best_table(summaries: Sequence[statistics.Summary]) -> str:
-  """Of each library its fastest form: how many times as long as ours."""
+  """Lists each library's fastest form: how many times as long as ours."""
   best: dict[str, statistics.Summary] = {}
   for summary in summaries:
     library = summary.contender.partition('/')[0]
@@ -86,7 +86,7 @@ def startup_table(
   starts: Sequence[startup.ColdStart],
   absent: Sequence[contenders_lib.Contender],
 ) -> str:
-  """Medians of the parts of a cold start, and of all of it."""
+  """Lists medians of the parts of a cold start, and of the whole start."""
   by_name: dict[str, list[startup.ColdStart]] = {}
   for start in starts:
     by_name.setdefault(start.contender, []).append(start)
@@ -112,7 +112,7 @@ def training_table(
   trainings: Sequence[whole_training.WholeTraining],
   absent: Sequence[contenders_lib.Contender],
 ) -> str:
-  """Seconds from the start of the process to its end, the fastest first."""
+  """Lists seconds from the start of the process to its end, fastest first."""
   by_name: dict[str, dict[int, whole_training.WholeTraining]] = {}
   for one in trainings:
     by_name.setdefault(one.contender, {})[one.number] = one
@@ -140,8 +140,8 @@ def training_table(
 def scaling_table(
   points: Sequence[scaling.Point], labels: Mapping[str, str]
 ) -> str:
-  """Seconds and memory against each size."""
-  # The run's fastest product: one may be slowed down, the machine is the same.
+  """Lists seconds and memory for each size."""
+  # The run's fastest product: single ones may be slowed down.
   peak = max(point.peak_flops_per_second for point in points)
   seconds = [statistics.Quartiles.of(point.seconds) for point in points]
   rows = [

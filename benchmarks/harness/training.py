@@ -1,10 +1,10 @@
 """A whole training by a peer's program, from the command line to its exit.
 
-The program reads a data set from a folder of NumPy files, trains a work's model
-on it, and after every round evaluates it on the test set, notes that down and
-leaves a checkpoint. `whole_training` is the other side.
+The program reads a data set from a folder of NumPy files and trains a work's
+model on it. After every round, it evaluates the model on the test set, records
+the result and writes a checkpoint. `whole_training` is the other side.
 
-Python's library and NumPy alone: see `work`.
+It uses only Python's library and NumPy: see `work`.
 """
 
 import argparse
@@ -22,20 +22,20 @@ COLUMNS = ('round', 'test_loss', 'test_accuracy')
 
 
 def path_of(folder: pathlib.Path, part: str) -> pathlib.Path:
-  """The file of one of `PARTS`: pixels are uint8 [n, values], labels int32."""
+  """Returns a part's file: pixels are uint8 [n, values], labels int32."""
   return folder / f'{part}.npy'
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """What a program is to do; it can stand for `program.Server`.
+  """The task of a program; it can replace `program.Server`.
 
   Attributes:
-    work: The work, with the users' examples in the place of random ones.
-    form: Which of the program's forms.
-    rounds: How many.
+    work: The work, with the users' examples in place of random ones.
+    form: The form of the program.
+    rounds: Number of rounds.
     data: Folder of `PARTS`.
-    output_dir: Folder of what it writes, which is there.
+    output_dir: Existing folder for its results.
   """
 
   work: work_lib.Work
@@ -45,7 +45,7 @@ class Training:
   output_dir: pathlib.Path
 
   def indices(self) -> np.ndarray:
-    """Of each user's examples, [users, examples_per_user]."""
+    """Indices of each user's examples, [users, examples_per_user]."""
     rng = np.random.default_rng(self.work.seed)
     labels = np.load(path_of(self.data, 'train_labels'), mmap_mode='r')
     shape = self.work.users, self.work.examples_per_user
@@ -55,35 +55,35 @@ class Training:
     return np.load(path_of(self.data, part), mmap_mode='r')
 
   def user(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Features, float32 in [0, 1], and labels of some training examples."""
+    """Returns features, float32 in [0, 1], and labels of some examples."""
     features = self._part('train_features')[indices]
     return scaled(features), np.array(self._part('train_labels')[indices])
 
   @property
   def features(self) -> np.ndarray:
-    """Of all users, float32 [users, examples_per_user, values]."""
+    """Features of all users, float32 [users, examples_per_user, values]."""
     return self.user(self.indices())[0]
 
   @property
   def labels(self) -> np.ndarray:
-    """Of all users, int32 [users, examples_per_user]."""
+    """Labels of all users, int32 [users, examples_per_user]."""
     return np.array(self._part('train_labels')[self.indices()])
 
   def test(self) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of the test set, as of `user`."""
+    """Returns features and labels of the test set, in the form of `user`."""
     return (
       scaled(self._part('test_features')),
       np.array(self._part('test_labels')),
     )
 
   def checkpoint(self, round_number: int) -> pathlib.Path:
-    """The path of a round's checkpoint, in a folder that is there."""
+    """Returns the path of a round's checkpoint, in an existing folder."""
     folder = self.output_dir / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     return folder / f'round_{round_number}'
 
   def record(self, round_number: int, loss: float, accuracy: float) -> None:
-    """Notes down a round; the file is whole after each of them."""
+    """Records a round; the file is complete after each round."""
     path = self.output_dir / METRICS
     lines = [] if path.exists() else [','.join(COLUMNS)]
     lines.append(f'{round_number},{loss},{accuracy}')
@@ -92,7 +92,7 @@ class Training:
 
 
 def scaled(pixels: np.ndarray) -> np.ndarray:
-  """float32 in [0, 1]."""
+  """Scales pixels to float32 in [0, 1]."""
   return pixels.astype(np.float32) / 255
 
 

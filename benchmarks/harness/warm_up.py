@@ -1,18 +1,18 @@
-"""Rounds that are not measured: programs compile, and first touch the data."""
+"""Unmeasured rounds, in which programs compile and first touch the data."""
 
 import time
 
 from benchmarks.harness import session as session_lib
 from benchmarks.harness import work as work_lib
 
-# At least.
+# Minimum number of rounds.
 ROUNDS = 3
 _ROUNDS_AT_ONCE = 10
 _SECONDS = 10.0
 
 
 def rounds_until_all_took_part(work: work_lib.Work) -> int:
-  """The number of the round in which the last user takes part first."""
+  """Returns the first round by which every user has taken part."""
   missing = set(range(work.users))
   number = 0
   while missing:
@@ -28,14 +28,14 @@ def until_all_took_part(
 
   Args:
     session: The program.
-    work: What it does.
-    seconds: When to stop before that.
+    work: The work that it does.
+    seconds: Time limit.
   """
   last = session.run(ROUNDS)[-1]
   deadline = time.monotonic() + seconds
   left = rounds_until_all_took_part(work) - ROUNDS
   while left > 0 and (still := deadline - time.monotonic()) > 0:
-    # Of slow ones no more than there is time for.
+    # Slow rounds: only as many as there is time for.
     rounds = min(left, _ROUNDS_AT_ONCE, max(1, int(min(still / last, left))))
     last = session.run(rounds)[-1]
     left -= rounds

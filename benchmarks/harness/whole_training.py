@@ -1,8 +1,8 @@
 """Whole trainings from the command line: from a process's start to its end.
 
-Ours is `train.py` with its defaults: evaluation, a checkpoint and a ledger in
-every round, statement, report and exported model at the end. That of a peer is
-a program in its folder, see `training`.
+Ours is `train.py` with its defaults: evaluation, a checkpoint and a ledger
+record in every round, and statement, report and exported model at the end. A
+peer's is a program in its folder, see `training`.
 """
 
 import csv
@@ -26,12 +26,12 @@ from benchmarks.harness import session as session_lib
 from benchmarks.harness import training as training_lib
 from benchmarks.harness import work as work_lib
 
-# The peers' models start elsewhere, and their noise is not the same.
+# The peers' models have other initial weights and other noise.
 ACCURACY_TOLERANCE = 0.05
 _DATASETS = {False: 'mnist', True: 'generated_mnist'}
 _ROUNDS = {False: 30, True: 3}
 _TIMEOUT_S = 900.0
-# How often the processes of a program are looked at, to be ended with it.
+# How often to list the processes of a program, to end them with it.
 _LOOK_S = 1.0
 _LOG_TAIL = 2000
 
@@ -41,10 +41,10 @@ class WholeTraining:
   """One training.
 
   Attributes:
-    contender: Its name.
-    number: Which of its trainings, from 1.
-    seconds: From the start of the process to its end.
-    accuracy: On the test set, after the last round.
+    contender: Name of the contender.
+    number: Number of the training, from 1.
+    seconds: Seconds from the start of the process to its end.
+    accuracy: Accuracy on the test set, after the last round.
   """
 
   contender: str
@@ -65,7 +65,7 @@ def write_data(folder: pathlib.Path, name: str, data_dir: str | None) -> int:
     The number of its training examples.
 
   Raises:
-    DatasetUnavailableError: If there is none.
+    DatasetUnavailableError: If the data set is not available.
   """
   from tvdp_tf.learning import datasets  # noqa: PLC0415 (loads TensorFlow)
 
@@ -107,7 +107,7 @@ def _our_arguments(
 
 
 def _seconds(command: Sequence[str], root: pathlib.Path, name: str) -> float:
-  """Runs a program to its end, and ends what it leaves behind.
+  """Runs a program to its end, and ends processes it leaves behind.
 
   Raises:
     ProgramError: If it fails.
@@ -155,16 +155,16 @@ def _seconds(command: Sequence[str], root: pathlib.Path, name: str) -> float:
 
 
 def final_accuracy(folder: pathlib.Path, rounds: int, name: str) -> float:
-  """The accuracy after the last round of a training that was complete.
+  """Returns the accuracy after the last round of a complete training.
 
   Args:
-    folder: What it has written.
-    rounds: How many it was to do.
-    name: Whose it is.
+    folder: The folder that it has written.
+    rounds: The requested number of rounds.
+    name: Name of the contender.
 
   Raises:
-    ProgramError: If it has not evaluated every round, or left no checkpoint of
-      the last.
+    ProgramError: If it has not evaluated every round, or has not written a
+      checkpoint of the last one.
   """
   numbers, accuracy = [], math.nan
   path = folder / training_lib.METRICS
@@ -186,14 +186,14 @@ def final_accuracy(folder: pathlib.Path, rounds: int, name: str) -> float:
 
 
 def check_accuracies(trainings: Sequence[WholeTraining]) -> None:
-  """Checks that all programs come to the same accuracy, in the median.
+  """Checks that all programs reach the same median accuracy.
 
   Args:
-    trainings: Of all of them, one of ours first.
+    trainings: Trainings of all programs; the first one is ours.
 
   Raises:
-    ProgramError: If the median of one is further than `ACCURACY_TOLERANCE` from
-      that of ours.
+    ProgramError: If a program's median differs from ours by more than
+      `ACCURACY_TOLERANCE`.
   """
   accuracies: dict[str, list[float]] = {}
   for one in trainings:
@@ -220,17 +220,17 @@ def measure(
   """Runs every program's training, `repeats` times, in turns.
 
   Args:
-    work: Its sizes; with the examples of MNIST dealt out to its users.
-    contenders: Which, all present; ours comes first.
+    work: Defines the sizes; the examples of MNIST are dealt out to its users.
+    contenders: The contenders, all present; ours comes first.
     root: The checkout.
-    repeats: Trainings of each.
+    repeats: Number of trainings of each.
     data_dir: TFDS's folder.
     smoke: Whether to train on a few generated examples, for a few rounds.
-    on_turn: Is told who has trained.
+    on_turn: Called with the name of each contender that has trained.
 
   Raises:
-    ProgramError: If one fails, does not all of it, or comes to another accuracy
-      than ours; `smoke` is too little to tell.
+    ProgramError: If a program fails, is incomplete, or reaches another accuracy
+      than ours (not checked with `smoke`).
   """
   found: list[WholeTraining] = []
   dataset, rounds = _DATASETS[smoke], _ROUNDS[smoke]

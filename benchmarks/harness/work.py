@@ -1,15 +1,15 @@
 """The work that every program of the benchmark does: data, model, cohorts.
 
-NumPy alone, because programs of other libraries import it in environments of
-their own. Numbers are made from random bits by exactly rounded operations, so
-that they are the same everywhere; `digest` shows it.
+This module only uses NumPy, because programs of other libraries import it in
+their own environments. Numbers are made from random bits by exactly rounded
+operations, so they are the same everywhere; `digest` verifies it.
 
-A round: K of U users are drawn; each starts from the global model and takes tau
-full-batch gradient steps; the server averages.
+In a round, K of U users are drawn; each starts from the global model and takes
+tau full-batch gradient steps; the server averages.
 
-In a projected work all parameters together are projected to norm C after each
+In a projected work, all parameters together are projected to norm C after each
 step, and N(0, sigma^2) is added to every parameter of an upload. In a private
-one the gradient of every example is clipped to norm C_g, all parameters
+one, the gradient of every example is clipped to norm C_g, all parameters
 together, and N(0, sigma^2) is added to every value of their mean, in each step;
 nothing is projected.
 """
@@ -28,7 +28,7 @@ from tvdp_tf.learning import aligned
 MODELS = ('mlp', 'cnn')
 PROJECTED, PRIVATE = 'projected', 'private'
 NUM_CLASSES = 10
-# Of the square matrices whose product shows the machine's peak.
+# Size of the square matrices whose product measures the machine's peak.
 MATRIX_SIZE = 2048
 MATRIX_FLOPS = 2 * MATRIX_SIZE**3
 _INPUT_SHAPES = {'mlp': (784,), 'cnn': (32, 32, 3)}
@@ -48,12 +48,12 @@ class Layer:
 
   @property
   def flops(self) -> int:
-    """Of one product of the kernel with one example's input."""
+    """Operations of one product of the kernel with one example's input."""
     return 2 * math.prod(self.kernel) * self.positions
 
   @property
   def input_shape(self) -> tuple[int, ...]:
-    """Of one example's input."""
+    """Shape of one example's input."""
     *window, channels, _ = self.kernel
     return (
       *(math.isqrt(self.positions) + size - 1 for size in window),
@@ -63,7 +63,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """One work, as above.
+  """One work, as described above.
 
   Attributes:
     model: 'mlp' (dense, 784 - hidden - 10, linear) or 'cnn' (LeNet-5's: conv
@@ -77,7 +77,7 @@ class Work:
     example_l2_norm_clip: C_g; None in a projected work.
     noise_stddev: sigma.
     hidden_units: Width of the mlp.
-    seed: Of data, initial weights and cohorts.
+    seed: Seed of data, initial weights and cohorts.
   """
 
   model: str = 'mlp'
@@ -122,7 +122,7 @@ class Work:
 
   @property
   def layers(self) -> tuple[Layer, ...]:
-    """From the input to the logits."""
+    """The layers from the input to the logits."""
     if self.model == 'mlp':
       return (
         Layer((784, self.hidden_units)),
@@ -138,11 +138,11 @@ class Work:
 
   @property
   def flops_per_round(self) -> int:
-    """Of the products of a round: all that has to be computed, once.
+    """Operations of the products of a round, each counted once.
 
-    A layer takes three products an example and step: forward, the gradient of
-    its kernel and that of its input; the first layer has no need of the last.
-    Clipping every example takes no further product: norms are had without.
+    A layer takes three products per example and step: forward, the gradient of
+    its kernel, and that of its input; the first layer does not need the last.
+    Clipping every example takes no further product: norms do not need one.
     """
     forward = [layer.flops for layer in self.layers]
     an_example = 3 * sum(forward) - forward[0]
@@ -151,12 +151,12 @@ class Work:
 
   @property
   def data_bytes(self) -> int:
-    """Of all users' features."""
+    """Bytes of all users' features."""
     examples = self.users * self.examples_per_user
     return 4 * examples * math.prod(self.input_shape)
 
   def _uniform(self, *shape: int, stream: int) -> np.ndarray:
-    """float32 in [-1, 1)."""
+    """Draws float32 numbers in [-1, 1)."""
     rng = np.random.Generator(np.random.PCG64([self.seed, stream]))
     values = aligned.empty(shape, np.float32)
     rng.random(dtype=np.float32, out=values)
@@ -165,18 +165,18 @@ class Work:
     return values
 
   def features(self) -> np.ndarray:
-    """float32 [users, examples_per_user, ...]."""
+    """Returns the features, float32 [users, examples_per_user, ...]."""
     return self._uniform(
       self.users, self.examples_per_user, *self.input_shape, stream=1
     )
 
   def labels(self) -> np.ndarray:
-    """int32 [users, examples_per_user], in [0, NUM_CLASSES)."""
+    """Returns labels in [0, NUM_CLASSES), int32 [users, examples_per_user]."""
     uniform = self._uniform(self.users, self.examples_per_user, stream=2)
     return ((uniform + 1) * (NUM_CLASSES / 2)).astype(np.int32)
 
   def initial_weights(self) -> list[np.ndarray]:
-    """Kernel and bias of every layer, float32; Glorot's limits, and zeros."""
+    """Returns kernels (Glorot's limits) and biases (zero), float32."""
     weights = []
     for index, layer in enumerate(self.layers):
       receptive = math.prod(layer.kernel[:-2])
@@ -188,13 +188,13 @@ class Work:
     return weights
 
   def cohort(self, round_number: int) -> np.ndarray:
-    """The sorted users of a round from 1, as `UniformParticipation` draws."""
+    """Returns a round's sorted users, as `UniformParticipation`; from 1."""
     rng = np.random.default_rng([self.seed, round_number])
     drawn = rng.choice(self.users, self.users_per_round, replace=False)
     return np.sort(drawn)
 
   def digest(self, features: np.ndarray, labels: np.ndarray) -> str:
-    """Of what a program works on; the same in all of them."""
+    """Returns the digest of a program's data, which must be equal for all."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode())
     arrays = [features[0], features[-1], labels, *self.initial_weights()]
     for array in [*arrays, self.cohort(1), self.cohort(2)]:
@@ -203,7 +203,7 @@ class Work:
 
 
 def norm(weights: Sequence[np.ndarray]) -> float:
-  """The L2 norm of all parameters."""
+  """Returns the L2 norm of all parameters."""
   squares = [np.sum(np.square(w, dtype=np.float64)) for w in weights]
   return math.sqrt(sum(squares))
 
@@ -223,13 +223,13 @@ WORKS = {
   'cnn-round': _CNN,
   'private-mlp-round': _private(_MLP),
   'private-cnn-round': _private(_CNN),
-  # Next to nothing to train: what a client costs beside it.
+  # Almost nothing to train, to measure the overhead of a client.
   'small-clients': Work(
     users=1000, users_per_round=1000, examples_per_user=1, local_steps=1
   ),
 }
-# Of the same shapes, in a moment. With seed 1 one of cnn's 20 examples meets a
-# tie of a maximum, where rounding alone moves its gradient.
+# The same shapes, but quick. With seed 1, one of cnn's 20 examples hits a tie
+# of a maximum, where rounding alone changes its gradient.
 SMOKE_WORKS = {
   name: dataclasses.replace(
     work,

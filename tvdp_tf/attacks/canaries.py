@@ -218,7 +218,7 @@ class ClippedGradients:
 
     try:
       self._gradients = traced(functools.partial(tf.vectorized_map, warn=False))
-    except Exception:  # Of many kinds: not every op can be vectorized.
+    except Exception:  # Any error: not every op can be vectorized.
       row = tf.TensorSpec([self.parameters], tf.float32)
       self._gradients = traced(
         functools.partial(tf.map_fn, fn_output_signature=row)

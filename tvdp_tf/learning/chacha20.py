@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-WORDS_PER_BLOCK = 8  # Of 64 bits.
+WORDS_PER_BLOCK = 8  # 64-bit words.
 
 # 'expand 16-byte k'; 32-byte keys have other constants.
 _CONSTANTS = np.frombuffer(b'expand 16-byte k', '<u4')

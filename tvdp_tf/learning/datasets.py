@@ -569,7 +569,7 @@ def load(
     return Dataset(**own_arrays.dataset_fields(found))
   except errors.TvdpError:
     raise
-  except Exception as error:  # Of any kind: it is the user's code.
+  except Exception as error:  # Any error: user code.
     raise errors.DatasetUnavailableError(
       f'data set {name} cannot be loaded: {type(error).__name__}: {error}'
     ) from error

@@ -54,7 +54,7 @@ _IN_A_LOOP = (
 _TOLERANCE = 2e-3
 # A maximum may resolve a tie either way, but hardly this often.
 _DRAWS = 3
-# Of float32, whose largest number is 3.4e38.
+# Float32 overflows at 3.4e38.
 _NEAR_OVERFLOW = 1e36
 _HUGE_NORM = 1e4
 # None divides another; the largest exceed sizes that are often hard-coded.
@@ -357,7 +357,7 @@ def example_clipped_sum(
     # TensorFlow logs its failures at length.
     with _environment.tensorflow_logs_from(logging.CRITICAL):
       check(clipping.vectorized_clipped_sum(compared))
-  except Exception:  # Of many kinds: not every op can be vectorized.
+  except Exception:  # Any error: not every op can be vectorized.
     check(looped)
     return clipping.looped_clipped_sum(loss_fn)
   return clipping.vectorized_clipped_sum(loss_fn)
@@ -385,7 +385,7 @@ def _traced_gradient(
       tf.TensorSpec(features_spec.shape[1:], features_spec.dtype),
       tf.TensorSpec(labels_spec.shape[1:], labels_spec.dtype),
     )
-  except Exception as error:  # Of any kind: it is the model's own code.
+  except Exception as error:  # Any error: it is the model's own code.
     raise ValueError(
       'model must have a gradient for a single example, got '
       f'{_validate.failure(error)}'
@@ -432,7 +432,7 @@ def check_steps(
       features_spec,
       labels_spec,
     )
-  except Exception as error:  # Of any kind: it is the model's own code.
+  except Exception as error:  # Any error: it is the model's own code.
     raise ValueError(
       f'model must have a gradient for a batch, got {_validate.failure(error)}'
     ) from error

@@ -435,7 +435,7 @@ def _of_any(
     return features.compute(examples)
   rows = np.full([len(examples), *shape], np.nan, np.float32)
   for row, example in zip(rows, examples, strict=True):
-    with contextlib.suppress(Exception):  # Of any kind: it is a user's code.
+    with contextlib.suppress(Exception):  # Any error: user code.
       found = np.asarray(features.function(example), np.float32)
       if found.shape == tuple(shape):
         row[...] = found
@@ -455,7 +455,7 @@ def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
     return features.shape(input_shape)
   try:
     return features.compute(np.zeros([1, *input_shape], np.float32)).shape[1:]
-  except Exception as error:  # Of any kind: it is a user's code.
+  except Exception as error:  # Any error: user code.
     raise ValueError(
       f'features must take any example of the shape {tuple(input_shape)}, such'
       f' as zeros, got {_validate.failure(error)}'

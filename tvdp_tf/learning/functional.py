@@ -417,7 +417,7 @@ class FunctionalModel:
 
       try:
         return call.get_concrete_function(weights_spec, self.features_spec)
-      except Exception as error:  # Of any kind: it is the model's own code.
+      except Exception as error:  # Any error: it is the model's own code.
         raise ValueError(
           'model must be one that can be traced with tensors in the place of '
           f'its weights, got {_validate.failure(error)}'

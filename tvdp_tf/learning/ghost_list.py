@@ -350,7 +350,7 @@ def _copied(model: functional.FunctionalModel) -> functional.FunctionalModel:
       copied = _without_inner_models(
         type(original).from_config(original.get_config())
       )
-  except Exception as error:  # Of any kind: it may be the model's own code.
+  except Exception as error:  # Any error: it may be the model's own code.
     raise ValueError(f'model must have a configuration, got {error}') from error
   result = functional.FunctionalModel(copied)
   if [w.shape for w in copied.weights] != [w.shape for w in original.weights]:

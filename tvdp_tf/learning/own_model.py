@@ -176,7 +176,7 @@ class OwnModel:
 def _called(function: Callable[[], tf.keras.Model]) -> tf.keras.Model:
   try:
     return function()
-  except Exception as error:  # Of any kind: it is the caller's own code.
+  except Exception as error:  # Any error: it is the caller's own code.
     raise ValueError(
       'model must be a function that builds one, got'
       f' {_validate.failure(error)}'
@@ -222,7 +222,7 @@ def layer_of_the_loss(model: tf.keras.Model) -> tf.keras.layers.Layer | None:
 def _copied(model: tf.keras.Model) -> tf.keras.Model:
   try:
     return tf.keras.models.clone_model(model)
-  # Of any kind: it may be the model's own code.
+  # Any error: it may be the model's own code.
   except Exception as error:
     raise ValueError(
       'model must be one that Keras can copy, by its get_config, or a function'
@@ -367,7 +367,7 @@ def _check_loss(
     single = [
       np.asarray(loss(labels[i : i + 1], scores[i : i + 1])) for i in range(5)
     ]
-  # Of any kind: it may be the caller's own code.
+  # Any error: it may be the caller's own code.
   except Exception as error:
     raise ValueError(
       f'loss must take labels [n], class numbers, and scores [n, {outputs}],'

@@ -18,8 +18,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from benchmarks.harness import audited
 
 CLIP = 1.0
-# Name, rounds, sensitivity, delta and trials. A few percent of epsilon more
-# than is claimed take many trials to show, and a large delta.
+# Name, rounds, sensitivity, delta and trials. It takes many trials, and a large
+# delta, to show an epsilon only a few percent above the claim.
 SETTINGS = (
   ('one round, sensitivity = 2 * clip', 1, 2 * CLIP, 1e-2, 20_000),
   ('one round, sensitivity = clip', 1, CLIP, 1e-2, 100_000),
@@ -53,14 +53,14 @@ def _scores(mod: LocalDpMod, update: float, rounds: int, trials: int):
 
 
 def main() -> None:
-  """Audits, and writes what was seen."""
+  """Runs the audit, and writes the scores."""
   parser = argparse.ArgumentParser()
   parser.add_argument('--output', type=pathlib.Path, required=True)
   parser.add_argument('--share', type=float, default=1.0)
   parser.add_argument('--seed', type=int, default=0)
   arguments = parser.parse_args()
   logging.getLogger('flwr').setLevel(logging.ERROR)
-  # What Flower's own processes set before they call a client app.
+  # Flower's own processes set these before they call a client app.
   TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
   np.random.seed(arguments.seed)  # The mod draws from NumPy's global state.
   started = time.monotonic()
@@ -68,7 +68,7 @@ def main() -> None:
   for name, rounds, sensitivity, delta, all_trials in SETTINGS:
     trials = max(4, round(all_trials * arguments.share))
     mod = LocalDpMod(CLIP, sensitivity, EPSILON, delta)
-    # Twice the clip: the mod must do its work.
+    # Twice the clip, so that the mod has to clip.
     one, other = (
       _scores(mod, sign * 2 * CLIP, rounds, trials) for sign in (1, -1)
     )

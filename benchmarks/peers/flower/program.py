@@ -1,8 +1,8 @@
-"""Flower's simulation on Ray, one actor a core, clients in PyTorch.
+"""Flower's simulation on Ray, one actor per core, clients in PyTorch.
 
-Flower's FedAvg strategy and its LocalDpMod; the mod's clip is never reached,
-for models of norm C are at most 2 C apart. The data lie in a file that all
-actors map, so that nothing of them is sent. One form: `simulation`.
+It uses Flower's FedAvg strategy and its LocalDpMod. The mod's clip is never
+reached, because models of norm C are at most 2 C apart. The data are in files
+that all actors map, so they are not sent. One form: `simulation`.
 """
 
 import math
@@ -43,10 +43,10 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def privacy_mod(work):
-  """Flower's mod; the message says how much noise."""
+  """Returns Flower's mod; the message defines the noise."""
 
   def mod(message, context, call_next):
-    # In the actor; two lines a client otherwise.
+    # In the actor, which would otherwise log two lines per client.
     logging.getLogger('flwr').setLevel(logging.ERROR)
     noise_stddev = message.content['config']['noise-stddev']
     if not noise_stddev:
@@ -64,7 +64,7 @@ def privacy_mod(work):
 
 
 def make_client_app(work: work_lib.Work, data_of) -> ClientApp:
-  """A client trains on the user that the message names.
+  """Returns a client app that trains on the user named by the message.
 
   Args:
     work: The work.
@@ -108,7 +108,7 @@ class CohortStrategy(FedAvg):
   def configure_train(self, server_round, arrays, config, grid):
     del config
     cohort = self.cohort_of(server_round).tolist()
-    # Nodes hold nothing: any of them can be any user.
+    # Nodes hold no data, so any node can be any user.
     nodes = list(grid.get_node_ids())[: len(cohort)]
     return [
       Message(
@@ -127,7 +127,7 @@ class CohortStrategy(FedAvg):
     ]
 
   def aggregate_train(self, server_round, replies):
-    """As Flower's, which would pass over clients that failed."""
+    """Like Flower's, which would ignore clients that failed."""
     replies = list(replies)
     for reply in replies:
       if reply.has_error():
@@ -136,12 +136,12 @@ class CohortStrategy(FedAvg):
 
 
 def initial_arrays(work: work_lib.Work) -> ArrayRecord:
-  """The initial model as Flower has it."""
+  """Returns the initial model in Flower's format."""
   return ArrayRecord(work.initial_weights())
 
 
 def simulate(work: work_lib.Work, server_app: ServerApp, data_of) -> None:
-  """Runs a server with one actor a core; see `make_client_app`."""
+  """Runs a server with one actor per core; see `make_client_app`."""
   run_simulation(
     server_app,
     make_client_app(work, data_of),
@@ -154,7 +154,7 @@ def simulate(work: work_lib.Work, server_app: ServerApp, data_of) -> None:
 
 
 class Flower(program_lib.Program):
-  """A round is one of the strategy's."""
+  """Runs rounds of the strategy."""
 
   def __init__(self, server: program_lib.Server, grid):
     self._work = server.work
@@ -165,7 +165,7 @@ class Flower(program_lib.Program):
     self._arrays = initial_arrays(self._work)
 
   def round(self, round_number):
-    # To the strategy, each is the first.
+    # For the strategy, each round is the first.
     self._strategy.cohort_of = lambda _: self._work.cohort(round_number)
     result = self._strategy.start(self._grid, self._arrays, num_rounds=1)
     self._arrays = result.arrays
@@ -175,7 +175,7 @@ class Flower(program_lib.Program):
 
 
 def main() -> None:
-  """Starts the simulation; its server does what it is told."""
+  """Starts the simulation; its server executes the commands."""
   server = program_lib.start('simulation')
   logging.getLogger('flwr').setLevel(logging.ERROR)
   server_app = ServerApp()

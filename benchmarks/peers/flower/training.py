@@ -13,13 +13,13 @@ from benchmarks.peers.pytorch import program as pytorch_program
 
 
 def evaluation(training: training_lib.Training):
-  """The strategy's `evaluate_fn`: evaluates and saves."""
+  """Returns the strategy's `evaluate_fn`, which evaluates and saves."""
   features, labels = map(torch.from_numpy, training.test())
   labels = labels.long()
 
   @torch.no_grad()
   def evaluate(server_round, arrays):
-    if not server_round:  # It is asked before the first one, too.
+    if not server_round:  # It is called before the first round, too.
       return None
     weights = arrays.to_numpy_ndarrays()
     outputs = pytorch_program.forward(

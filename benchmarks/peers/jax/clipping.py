@@ -1,11 +1,11 @@
-"""Means of clipped gradients of examples, by hand, in JAX.
+"""Means of clipped per-example gradients, written by hand in JAX.
 
-* `ghost`: norms from the inputs of the layers and the gradients of their
-  outputs, so that one backward pass serves norms and sum, as in our
+* `ghost`: norms from the layers' inputs and the gradients of their outputs, so
+  that one backward pass gives norms and sum, as in our
   `learning/ghost_clipping.py`. Convolutions are dense layers on patches, whose
-  gradients, one an example, are the product of the two: two hundred times less
-  arithmetic at LeNet's shapes than that of Gram matrices.
-* `examples`: `vmap(grad)`, as jax_privacy has it.
+  per-example gradients are the product of the two: two hundred times less
+  arithmetic at LeNet's shapes than with Gram matrices.
+* `examples`: `vmap(grad)`, as in jax_privacy.
 """
 
 import jax
@@ -13,12 +13,12 @@ from jax import numpy as jnp
 
 
 def _factors(squares, clip):
-  """What the gradients of such squared norms are multiplied by."""
+  """Returns the clip factors for gradients with these squared norms."""
   return clip / jnp.maximum(jnp.sqrt(squares), clip)
 
 
 def _square(values):
-  """Squared norms, [n]."""
+  """Computes squared norms, [n]."""
   return jnp.square(values.reshape(len(values), -1)).sum(axis=1)
 
 
@@ -28,23 +28,22 @@ def _dense_sum(inputs, deltas, factors):
 
 
 def _weighted(gradients, factors):
-  """The sum of gradients of examples, [n, ...]."""
+  """Returns the weighted sum of examples' gradients, [n, ...]."""
   flat = factors @ gradients.reshape(len(factors), -1)
   return flat.reshape(gradients.shape[1:])
 
 
 def input_squares(features):
-  """Squared norms of the features: of the client, the same in every step."""
+  """Computes squared norms of a client's features, equal in every step."""
   return _square(features)
 
 
 def ghost(network, loss_sum):
-  """(weights, features, labels, squares of features, clip) -> the mean.
+  """Returns (weights, features, labels, squares of features, clip) -> the mean.
 
   Args:
     network: (weights, features, taps) -> outputs, and the inputs of all layers:
-      [n, in] or patches [n, ..., in]. Taps are added to what the layers put
-      out.
+      [n, in] or patches [n, ..., in]. Taps are added to the layers' outputs.
     loss_sum: (outputs, labels) -> the sum of the losses.
   """
 
@@ -93,7 +92,7 @@ def ghost(network, loss_sum):
 
 
 def examples(mean_loss):
-  """As `ghost`, by the gradients of all examples at once.
+  """Like `ghost`, but computes the gradients of all examples at once.
 
   Args:
     mean_loss: (weights, features, labels) -> the mean of the losses.

@@ -1,19 +1,19 @@
-"""JAX: one jitted function a round.
+"""JAX: one jitted function per round.
 
 Forms: `scan`, the clients one after the other; `vmap`, all at once; `sharded`,
-the clients dealt out to one CPU device a core, and scanned there; of private
-works `ghost` and `examples`, as in `clipping`, dealt out in the same way.
-Convolutions are written as products of patches (im2col), where XLA's own are
-many times slower on a CPU.
+the clients distributed to one CPU device per core, and scanned there; for
+private works, `ghost` and `examples` as in `clipping`, distributed in the same
+way. Convolutions are written as products of patches (im2col), because XLA's own
+are many times slower on a CPU.
 
-With `gpu-` before it, a form runs on a GPU, its products in float32 as all
-others'.
+With the prefix `gpu-`, a form runs on a GPU, with products in float32 like all
+others.
 """
 
 import os
 import sys
 
-# Read when JAX makes its devices.
+# JAX reads it when it creates its devices.
 os.environ['JAX_PLATFORMS'] = (
   'cuda' if any(word.startswith('--form=gpu-') for word in sys.argv) else 'cpu'
 )
@@ -38,7 +38,7 @@ _ON_GPU = os.environ['JAX_PLATFORMS'] == 'cuda'
 
 
 def patches(kernel, images):
-  """[n, rows, columns, height * width * in] of a valid convolution."""
+  """Returns a valid convolution's patches, [n, rows, columns, h * w * in]."""
   height, width = kernel.shape[:2]
   rows = images.shape[1] - height + 1
   columns = images.shape[2] - width + 1
@@ -53,17 +53,17 @@ def patches(kernel, images):
 
 
 def max_pool(images):
-  """2 x 2, of even heights and widths."""
+  """Pools 2 x 2 windows, for even heights and widths."""
   n, height, width, channels = images.shape
   blocks = images.reshape(n, height // 2, 2, width // 2, 2, channels)
   return blocks.max(axis=(2, 4))
 
 
 def network(weights, values, taps):
-  """The work's models: convolutions with pooling, then dense layers.
+  """Computes the work's models: convolutions with pooling, then dense layers.
 
   A layer is the product of its input (patches, for a convolution) and its
-  kernel, flat; a tap is added to it.
+  flattened kernel; a tap is added to it.
 
   Returns:
     The logits, and the inputs of all layers.
@@ -88,19 +88,19 @@ def network(weights, values, taps):
 
 
 def loss_sum(outputs, labels):
-  """Cross-entropy, of all examples together."""
+  """Computes the cross-entropy, summed over examples."""
   log_probabilities = jax.nn.log_softmax(outputs)
   return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).sum()
 
 
 def mean_loss(weights, features, labels):
-  """Cross-entropy."""
+  """Computes the mean cross-entropy."""
   outputs, _ = network(weights, features, [0.0] * (len(weights) // 2))
   return loss_sum(outputs, labels) / len(labels)
 
 
 def noised(values, key, noise_stddev):
-  """Values with Gaussian noise."""
+  """Adds Gaussian noise to values."""
   keys = jax.random.split(key, len(values))
   return [
     v + noise_stddev * jax.random.normal(k, v.shape)
@@ -109,14 +109,14 @@ def noised(values, key, noise_stddev):
 
 
 def descended(work, weights, gradients):
-  """One step."""
+  """Takes one gradient step."""
   return [
     w - work.learning_rate * g for w, g in zip(weights, gradients, strict=True)
   ]
 
 
 def private_training(work, form):
-  """As `client_training`, of a private work."""
+  """Like `client_training`, for a private work."""
   mean = {
     'ghost': clipping.ghost(network, loss_sum),
     'examples': clipping.examples(mean_loss),
@@ -140,7 +140,7 @@ def private_training(work, form):
 
 
 def client_training(work):
-  """(weights, features, labels, key, noise_stddev) -> what is uploaded."""
+  """Returns (weights, features, labels, key, noise_stddev) -> the upload."""
 
   def step(weights, features, labels):
     gradients = jax.grad(mean_loss)(weights, features, labels)
@@ -162,7 +162,7 @@ def client_training(work):
 
 
 def cohort_sum(train):
-  """(weights, cohort, keys, noise) -> the sum of the uploads, by a scan."""
+  """Returns (weights, cohort, keys, noise) -> the sum of uploads, by a scan."""
 
   def total(weights, data, cohort, keys, noise_stddev):
     features, labels = data
@@ -179,7 +179,7 @@ def cohort_sum(train):
 
 
 def round_function(form, work, mesh):
-  """(weights, data, cohort, key, noise_stddev) -> the new weights."""
+  """Returns (weights, data, cohort, key, noise_stddev) -> the new weights."""
   if work.kind == work_lib.PRIVATE:
     train = private_training(work, form)
   else:
@@ -231,7 +231,7 @@ class Jax(program_lib.Program):
   def __init__(self, server: program_lib.Server):
     self._work = work = server.work
     if _ON_GPU:
-      # Not in TensorFloat-32, which would be other work.
+      # Not TensorFloat-32, which would be different work.
       jax.config.update('jax_default_matmul_precision', 'highest')
     form = server.form.removeprefix(_GPU)
     auto = jax.sharding.AxisType.Auto

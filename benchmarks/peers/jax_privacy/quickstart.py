@@ -23,7 +23,7 @@ plan = execution_plan.BandMFExecutionPlanConfig.default(
 
 
 def loss(params, batch):
-  """Cross-entropy of a linear model."""
+  """Computes the cross-entropy of a linear model."""
   outputs = batch[0] @ params['kernel'] + params['bias']
   return optax.softmax_cross_entropy_with_integer_labels(
     outputs, batch[1]

@@ -1,7 +1,7 @@
 """NVFlare's privacy filters, audited: what passes them, as the server sees it.
 
-All weights of the client's update are at +gamma or at -gamma. Score: the sum of
-what comes through, over the rounds.
+All weights of the client's update are at +gamma or at -gamma. The score is the
+sum of what passes, over the rounds.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def _upload(dxo_filter: DXOFilter, value: float) -> float:
 
 
 def main() -> None:
-  """Audits, and writes what was seen."""
+  """Runs the audit, and writes the scores."""
   parser = argparse.ArgumentParser()
   parser.add_argument('--output', type=pathlib.Path, required=True)
   parser.add_argument('--share', type=float, default=1.0)

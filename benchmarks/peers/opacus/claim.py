@@ -1,16 +1,16 @@
 """Opacus' DP-SGD, audited: every step's noisy gradient, as an attacker sees it.
 
-The model is linear without a bias, so that an example's gradient is the example
-itself, and the attacker reads each step's noisy sum off the change of the
-weights. Two ways to draw batches:
+The model is linear without a bias, so an example's gradient is the example
+itself, and the attacker reads each step's noisy sum from the change of the
+weights. There are two ways to draw batches:
 
-* `poisson_sampling=True`, the default. There are many canaries, each with a
-  weight of its own, half of them in the data and half not: one training is as
-  many independent trials. Score: the log of the likelihood ratio.
-* `poisson_sampling=False`: batches as PyTorch shuffles them. One canary of +1
-  among examples of -1, or of 0 in its place (Chua et al., "How Private are
-  DP-SGD Implementations?", 2024): one epoch is one trial. Score: the log of the
-  likelihood ratio.
+* `poisson_sampling=True`, the default. There are many canaries, each with its
+  own weight, half of them in the data and half not, so one training is as many
+  independent trials. The score is the log-likelihood ratio.
+* `poisson_sampling=False`: batches as shuffled by PyTorch. One canary of +1
+  among examples of -1, or 0 in its place (Chua et al., "How Private are DP-SGD
+  Implementations?", 2024), so one epoch is one trial. The score is the
+  log-likelihood ratio.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from torch.utils import data
 
 from benchmarks.harness import audited
 
-# Of the Poisson cases.
+# For the Poisson cases.
 CANARIES, RATE = 1000, 0.1
-# Of the shuffled one: batches of one example.
+# For the shuffled case, with batches of one example.
 EXAMPLES = 30
 
 
 class _Training:
-  """A private training whose noisy sums of gradients are read off."""
+  """A private training whose noisy sums of gradients can be read."""
 
   def __init__(
     self, examples: torch.Tensor, batch: int, z: float, is_poisson: bool
@@ -52,14 +52,14 @@ class _Training:
     )
 
   def epoch(self) -> np.ndarray:
-    """The noisy sums of one epoch, [steps, weights]."""
+    """Returns the noisy sums of one epoch, [steps, weights]."""
     (weights,) = self._model.parameters()
     sums = []
     for (examples,) in self._batches:
       before = weights.detach().clone()
       self._optimizer.zero_grad()
       outputs = self._model(examples)
-      # The mean of none is NaN, and its gradient, too.
+      # The mean of no example is NaN, and so is its gradient.
       (outputs.mean() if len(examples) else outputs.sum()).backward()
       self._optimizer.step()
       sums.append((before - weights.detach())[0].numpy())
@@ -105,12 +105,12 @@ def _shuffled(z: float, delta: float, all_trials: int, share: float):
     training = _Training(examples, 1, z, False)
     sums = np.array(
       [
-        # Where the others are is known: they are all alike.
+        # The other examples are known, because they are all equal.
         training.epoch()[:, 0] + 1
         for _ in range(max(4, round(all_trials * share)))
       ]
     )
-    # In which batch the canary is, is not; +2 or +1 is added to one of them.
+    # The canary's batch is unknown; +2 or +1 is added to one of the batches.
     scores.append(
       special.logsumexp((2 * sums - 2) / z**2, axis=1)
       - special.logsumexp((sums - 0.5) / z**2, axis=1)
@@ -136,7 +136,7 @@ def _shuffled(z: float, delta: float, all_trials: int, share: float):
 
 
 def main() -> None:
-  """Audits, and writes what was seen."""
+  """Runs the audit, and writes the scores."""
   parser = argparse.ArgumentParser()
   parser.add_argument('--output', type=pathlib.Path, required=True)
   parser.add_argument('--share', type=float, default=1.0)

@@ -1,10 +1,11 @@
 """Opacus, ghost clipping: its modules, its loss and its optimizer.
 
 Forms: `loop`, the clients one after the other, each on all cores; `threads`,
-one Python thread a core, each with a module of its own, each client on one
-core. Convolutions are not channels-last, as in plain PyTorch's program: there
-Opacus 1.6 reads the wrong pixels (`unfold2d` takes its input to be contiguous),
-so that the norms of the kernels' gradients are wrong, and the clip with them.
+one Python thread per core, each with its own module, each client on one core.
+Convolutions are not channels-last, unlike in the plain PyTorch program: with
+that layout, Opacus 1.6 reads the wrong pixels (`unfold2d` assumes that its
+input is contiguous), so the norms of the kernels' gradients are wrong, and the
+clip with them.
 """
 
 import concurrent.futures
@@ -25,12 +26,12 @@ class _Rows(torch.nn.Module):
   """Flattens [n, channels, height, width] in the order of Keras."""
 
   def forward(self, values):
-    """[n, height * width * channels]."""
+    """Flattens to [n, height * width * channels]."""
     return values.permute(0, 2, 3, 1).flatten(1)
 
 
 def network(work) -> torch.nn.Sequential:
-  """The work's model, of PyTorch's own layers; weights as they come."""
+  """Builds the work's model from PyTorch's layers, with default weights."""
   layers: list[torch.nn.Module] = []
   is_cnn = len(work.input_shape) > 1
   for place, layer in enumerate(work.layers):
@@ -49,7 +50,7 @@ def network(work) -> torch.nn.Sequential:
 
 
 class Trainer:
-  """A module with Opacus' hooks, and the optimizer and loss that go with it."""
+  """A module with Opacus' hooks, and its optimizer and loss."""
 
   def __init__(self, work, noise_stddev: float):
     self._work = work
@@ -60,7 +61,7 @@ class Trainer:
     self._parameters = list(self._module.parameters())
     self._optimizer = DPOptimizerFastGradientClipping(
       torch.optim.SGD(self._parameters, lr=work.learning_rate),
-      # Its noise is on the sum of the gradients.
+      # Opacus adds the noise to the sum of the gradients.
       noise_multiplier=noise_stddev * count / clip,
       max_grad_norm=clip,
       expected_batch_size=count,
@@ -70,7 +71,7 @@ class Trainer:
     )
 
   def train(self, weights, features, labels) -> list[torch.Tensor]:
-    """The local model, from the global one."""
+    """Trains the local model from the global one."""
     with torch.no_grad():
       torch._foreach_copy_(self._parameters, weights)
     for _ in range(self._work.local_steps):
@@ -124,7 +125,7 @@ class Opacus(program_lib.Program):
 
   @property
   def tensors(self) -> list[torch.Tensor]:
-    """The global model."""
+    """Returns the global model."""
     return self._weights
 
   def weights(self):

@@ -1,7 +1,7 @@
 """Apple's pfl on PyTorch.
 
-Forms: `process`, one process on all cores; `workers`, a process a core, joined
-by torch.distributed, as pfl does it.
+Forms: `process`, one process on all cores; `workers`, one process per core,
+connected by torch.distributed, as pfl does it.
 """
 
 import os
@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 
-# pfl joins a process group when it is imported, by what it finds here.
+# When it is imported, pfl joins the process group that these define.
 ADDRESSES = 'PFL_WORKER_ADDRESSES'
 RANK = 'PFL_WORKER_RANK'
 
 
 def free_addresses(count):
-  """`count` addresses of this machine, for the variable above."""
+  """Returns `count` addresses of this machine, for the variable above."""
   sockets = [socket.create_server(('localhost', 0)) for _ in range(count)]
   ports = [s.getsockname()[1] for s in sockets]
   for held in sockets:

@@ -22,7 +22,7 @@ x, y, test_x, test_y = (
 
 
 class Model(torch.nn.Linear):
-  """Softmax regression; pfl asks for the two methods."""
+  """Softmax regression; pfl requires the two methods."""
 
   def loss(self, features, labels):
     return torch.nn.functional.cross_entropy(self(features), labels)

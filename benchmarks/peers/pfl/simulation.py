@@ -1,8 +1,8 @@
-"""Federated averaging and simulation, both pfl's, behind our protocol.
+"""pfl's federated averaging and simulation behind our protocol.
 
-The projection is in the local optimizer, the noise is pfl's Gaussian mechanism
-as a local one; its clip is never reached, for models of norm C are at most 2 C
-apart.
+The projection is in the local optimizer, and the noise is pfl's Gaussian
+mechanism as a local one. Its clip is never reached, because models of norm C
+are at most 2 C apart.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from benchmarks.peers.pytorch import program as pytorch_program
 
 
 class Module(torch.nn.Module):
-  """The work's model, with the methods that pfl asks for."""
+  """The work's model, with the methods that pfl requires."""
 
   def __init__(self, work):
     super().__init__()
@@ -34,16 +34,16 @@ class Module(torch.nn.Module):
     )
 
   def forward(self, features):
-    """The logits."""
+    """Computes the logits."""
     return pytorch_program.forward(list(self.kernels_and_biases), features)
 
   def loss(self, features, labels):
-    """Mean cross-entropy."""
+    """Computes the mean cross-entropy."""
     return torch.nn.functional.cross_entropy(self(features), labels)
 
   @torch.no_grad()
   def metrics(self, features, labels):
-    """For evaluation."""
+    """Computes metrics for evaluation."""
     count = len(labels)
     outputs = self(features)
     losses = torch.nn.functional.cross_entropy(outputs, labels, reduction='sum')
@@ -55,7 +55,7 @@ class Module(torch.nn.Module):
 
 
 class ProjectedSgd(torch.optim.SGD):
-  """A step, then all parameters are projected to a ball."""
+  """SGD that projects all parameters to a ball after each step."""
 
   def __init__(self, parameters, l2_norm_clip, **kwargs):
     parameters = list(parameters)
@@ -72,7 +72,7 @@ class ProjectedSgd(torch.optim.SGD):
 
 
 def dataset(features, labels, user_id=None):
-  """pfl's, of arrays."""
+  """Returns a pfl data set from arrays."""
   tensors = pytorch_program.images_last(features), torch.from_numpy(labels)
   return Dataset((tensors[0], tensors[1].long()), user_id=user_id)
 
@@ -81,9 +81,9 @@ class Pfl(program_lib.Program):
   """One of the workers, or the only one.
 
   Args:
-    server: Of the protocol.
-    has_workers: Whether there are others.
-    is_first: Whether it tells the others what to do.
+    server: The server of the protocol.
+    has_workers: Whether there are other workers.
+    is_first: Whether it commands the others.
   """
 
   def __init__(self, server: program_lib.Server, has_workers, is_first):
@@ -114,7 +114,7 @@ class Pfl(program_lib.Program):
       lambda parameters, lr: ProjectedSgd(parameters, work.l2_norm_clip, lr=lr),
       torch.optim.SGD(self._module.parameters(), lr=1.0),
     )
-    # Above what two models of norm C can be apart.
+    # Larger than the distance of any two models of norm C.
     clip = 2.1 * work.l2_norm_clip
     noise = [GaussianMechanism(clip, noise_stddev / clip)]
     self._backend = SimulatedBackend(
@@ -126,7 +126,7 @@ class Pfl(program_lib.Program):
 
   def round(self, round_number):
     self._tell(1, round_number)
-    # Each worker draws for all of them.
+    # Each worker draws the whole cohort.
     self._cohort = itertools.cycle(self._work.cohort(round_number).tolist())
     self._run(round_number, [])
 
@@ -138,7 +138,7 @@ class Pfl(program_lib.Program):
     self._run(rounds, callbacks)
 
   def _run(self, last_round, callbacks):
-    """The rounds that are left up to one."""
+    """Runs the remaining rounds up to a given one."""
     params = NNAlgorithmParams(
       central_num_iterations=last_round,
       evaluation_frequency=10**9,
@@ -159,12 +159,12 @@ class Pfl(program_lib.Program):
     return list(map(pytorch_program.to_keras, parameters))
 
   def _tell(self, *message):
-    """Has the other workers do the same."""
+    """Makes the other workers do the same."""
     if self._tells:
       torch.distributed.broadcast(torch.tensor(message), 0)
 
   def follow(self):
-    """What a further worker does until the first one ends."""
+    """Follows the first worker's commands until it ends."""
     message = torch.empty(2, dtype=torch.int64)
     while True:
       torch.distributed.broadcast(message, 0)
@@ -182,7 +182,7 @@ class Pfl(program_lib.Program):
 
 
 def main(has_workers, is_first):
-  """Does what it is told, by the benchmark or by the first worker."""
+  """Executes commands of the benchmark or of the first worker."""
   server = program_lib.start('process')
   program = Pfl(server, has_workers, is_first)
   if is_first:

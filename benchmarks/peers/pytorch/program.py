@@ -1,9 +1,10 @@
 """Plain PyTorch: a training loop as anyone would write it.
 
 Forms: `loop`, the clients one after the other, each on all cores; `threads`,
-one Python thread a core, each client on one core; `compiled`, threads that run
-the local steps through torch.compile; `gpu`, the loop on a GPU, its products in
-float32 as all others'. Convolutions run in the channels-last layout.
+one Python thread per core, each client on one core; `compiled`, threads that
+run the local steps through torch.compile; `gpu`, the loop on a GPU, with
+products in float32 like all others. Convolutions run in the channels-last
+layout.
 """
 
 import concurrent.futures
@@ -18,18 +19,18 @@ from benchmarks.harness import program as program_lib
 
 
 def keep_memory():
-  """Has the C library keep what is freed: large activations come every step.
+  """Makes the C library keep freed memory for the large activations.
 
-  Else each of them costs page faults, a quarter of a convolutional round.
+  Otherwise, page faults take a quarter of a convolutional round.
   """
   m_trim_threshold, m_mmap_threshold = -1, -3
   libc = ctypes.CDLL(None)
-  libc.mallopt(m_mmap_threshold, 2**25)  # The most that it takes.
+  libc.mallopt(m_mmap_threshold, 2**25)  # The largest possible value.
   libc.mallopt(m_trim_threshold, 2**30)
 
 
 def from_keras(array: np.ndarray) -> torch.Tensor:
-  """A kernel in PyTorch's layout: [out, in] or [out, in, height, width]."""
+  """Converts a kernel to PyTorch's [out, in] or [out, in, height, width]."""
   tensor = torch.from_numpy(array)
   if array.ndim == 4:
     tensor = tensor.permute(3, 2, 0, 1)
@@ -47,13 +48,13 @@ def to_keras(tensor: torch.Tensor) -> np.ndarray:
 
 
 def images_last(features: np.ndarray) -> torch.Tensor:
-  """[n, height, width, channels] as a channels-last [n, channels, h, w]."""
+  """Converts [n, h, w, channels] to a channels-last [n, channels, h, w]."""
   tensor = torch.from_numpy(features)
   return tensor.permute(0, 3, 1, 2) if features.ndim == 4 else tensor
 
 
 def forward(weights, values):
-  """The work's models: convolutions with pooling, then dense layers."""
+  """Computes the work's models: convolutions, pooling, then dense layers."""
   functional = torch.nn.functional
   count = len(weights) // 2
   is_cnn = weights[0].ndim == 4
@@ -73,7 +74,7 @@ def forward(weights, values):
 
 
 def local_training(work):
-  """(weights, features, labels) -> the local model, by autograd."""
+  """Returns (weights, features, labels) -> the local model, by autograd."""
 
   def step(weights, features, labels):
     weights = [w.detach().requires_grad_() for w in weights]
@@ -103,7 +104,7 @@ class PyTorch(program_lib.Program):
     cores = len(os.sched_getaffinity(0))
     keep_memory()
     self._device = 'cuda' if server.form == 'gpu' else 'cpu'
-    # Not in TensorFloat-32, which would be other work.
+    # Not TensorFloat-32, which would be different work.
     torch.backends.cudnn.allow_tf32 = False
     threaded = server.form in ('threads', 'compiled')
     torch.set_num_threads(1 if threaded else cores)
@@ -151,7 +152,7 @@ class PyTorch(program_lib.Program):
 
 
 def compiled_training(work):
-  """As `local_training`; forward and gradients through torch.compile."""
+  """Like `local_training`, with forward and gradients by torch.compile."""
   gradients_of = torch.func.grad(
     lambda weights, features, labels: torch.nn.functional.cross_entropy(
       forward(weights, features), labels
@@ -174,7 +175,7 @@ def compiled_training(work):
 
 
 if __name__ == '__main__':
-  # What earlier runs have compiled is no cold start.
+  # An empty cache, because code of earlier runs would not be a cold start.
   with tempfile.TemporaryDirectory() as folder:
     os.environ['TORCHINDUCTOR_CACHE_DIR'] = folder
     server = program_lib.start('loop')

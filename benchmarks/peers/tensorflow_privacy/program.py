@@ -1,8 +1,8 @@
 """TensorFlow Privacy's fast gradient clipping, which TFF brings along.
 
 One form, `fast`: the local steps of a client in one `tf.function`, clients one
-after the other, each on all cores. Its registry of layers knows no
-convolutions, so it does the mlp alone.
+after the other, each on all cores. Its registry of layers does not support
+convolutions, so it only does the mlp.
 """
 
 import os
@@ -47,8 +47,8 @@ class TensorFlowPrivacy(program_lib.Program):
       for variable, weight in zip(variables, weights, strict=True):
         variable.assign(weight)
       for _ in range(work.local_steps):
-        # The loss is a mean of losses times weights: the mean of the clipped
-        # gradients.
+        # The loss is a mean of weighted losses, so its gradient is the mean of
+        # the clipped gradients.
         gradients, _, _ = clip_grads.compute_clipped_gradients_and_outputs(
           self._model,
           work.example_l2_norm_clip,

@@ -1,4 +1,4 @@
-"""A private model of the digits, by TensorFlow Federated alone."""
+"""A private model of the digits, by TensorFlow Federated only."""
 
 import sys
 
@@ -20,7 +20,7 @@ clients = [
 
 
 def keras_model():
-  """A linear model."""
+  """Builds a linear model."""
   return tf.keras.Sequential(
     [
       tf.keras.Input([64]),
@@ -30,7 +30,7 @@ def keras_model():
 
 
 def tff_model():
-  """The same for TFF."""
+  """Builds the same model for TFF."""
   return tff.learning.models.from_keras_model(
     keras_model(),
     loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
