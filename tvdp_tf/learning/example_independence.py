@@ -57,7 +57,8 @@ _DRAWS = 3
 # Float32 overflows at 3.4e38.
 _NEAR_OVERFLOW = 1e36
 _HUGE_NORM = 1e4
-# Above 1 none divides another; the largest exceed sizes that are often hard-coded.
+# Above 1, none divides another; the largest exceed sizes that are often
+# hard-coded.
 _COUNTS = (1, 7, 8, 9, 11, 65, 257)
 
 
