@@ -5,7 +5,6 @@ runs and retried rounds. The ledger is the one place where they are counted, per
 client, by the client's *actual* participations and the noise of each of them:
 
   with PrivacyLedger.create('run/ledger.jsonl', header, run) as ledger:
-    ...
     ledger.record(round_number, clients, release_ids, noise_multipliers=z)
     # On disk now; otherwise an exception was raised. Only then:
     release(...)
@@ -178,8 +177,7 @@ class PrivacyLedger:
 
   The file is locked until `close`, or until the end of a `with` block; a shared
   ledger is locked only while it writes. Threads record one after the other. A
-  forked child has to open the ledger again; everything else raises
-  `LedgerError` in the child.
+  forked child must open the ledger again; all else raises `LedgerError` there.
   """
 
   def __init__(
@@ -331,9 +329,8 @@ class PrivacyLedger:
   def reread(self):
     """Closes the ledger, and replays its file.
 
-    Use it after an interrupt, which may have happened after a line was written
-    but before it was added in memory. Only the file counts. `record` fails
-    afterwards.
+    Use it after an interrupt, which may have come between writing a line and
+    adding it in memory. Only the file counts. `record` fails afterwards.
 
     Raises:
       LedgerError: If the ledger is damaged, or cannot be read.
@@ -345,13 +342,12 @@ class PrivacyLedger:
   def locked(self) -> Iterator[None]:
     """A context in which nobody else records, so affordable releases stay so.
 
-    On entry, it reads the records of others. Outside of this context, a shared
-    ledger answers as of the last time that it read them. Contexts can be
-    nested.
+    On entry, it reads the records of others. Outside, a shared ledger answers
+    as of the last time that it read them. Contexts can be nested.
 
     Raises:
       LedgerError: If another process keeps the ledger locked, or if the records
-        of others are damaged; in the latter case, the ledger is closed.
+        of others are damaged, which closes the ledger.
     """
     with self._of_one_thread:
       if self._depth:
@@ -462,11 +458,9 @@ class PrivacyLedger:
     Args:
       round_number: From 1. Rounds may be repeated, and may be in any order.
       clients: Distinct numbers, from 0, of the clients that take part, [k].
-        With sampling 'poisson' it may be empty, because an empty draw is also a
-        release.
+        With sampling 'poisson' it may be empty: an empty draw is a release.
       release_ids: Results of `release_id`, [k]; or only one, if a single noise
-        on the sum protects all clients. With sampling 'poisson' there is always
-        one.
+        on the sum protects all clients, and always with sampling 'poisson'.
       noise_multipliers: Noise standard deviation divided by the sensitivity,
         for each release, [k], or one for all; 0 for releases without noise.
       releases_per_client: The number of releases of each client with that
