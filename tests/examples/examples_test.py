@@ -11,6 +11,8 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
+from tvdp_tf import mechanisms
+
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What each of them prints.
 _PRINTS = {
@@ -59,6 +61,9 @@ class ExamplesTest(parameterized.TestCase):
     printed = io.StringIO()
     with contextlib.ExitStack() as stack:
       stack.enter_context(contextlib.redirect_stdout(printed))
+      # Another test may have loaded the same example as a module.
+      stack.enter_context(mock.patch.dict(mechanisms.MECHANISMS))
+      mechanisms.MECHANISMS.pop('local_users', None)
       if name == 'train_model.py':
         stack.enter_context(mock.patch('tempfile.mkdtemp', return_value=folder))
       runpy.run_path(str(_ROOT / 'examples' / name), run_name='__main__')

@@ -152,7 +152,12 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     ('no_sensitivity', 'sensitivities', lambda self: np.zeros(4), '> 0'),
     ('of_others', 'sensitivities', lambda self: np.ones(3), r'shape \(3,\)'),
     ('a_list', 'sensitivities', lambda self: [1.0] * 4, 'got list of the'),
-    ('no_releases', 'releases_in_a_round', lambda self, *_: 0, 'got 0'),
+    (
+      'no_releases',
+      'releases_in_a_round',
+      classmethod(lambda cls, *_: 0),
+      'got 0',
+    ),
     ('no_graph', 'mechanism', property(lambda self: 5, lambda *_: None), 'int'),
     ('nothing', 'sensitivity_on_record', None, 'got None'),
     ('no_pair', 'sensitivity_on_record', ('2 C',), r"got \('2 C',\)"),
@@ -169,6 +174,38 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     ):
       train.train(settings, self.run_dir)
     self.assertFalse(self.run_dir.exists())
+
+  def test_a_constructor_that_leaves_out_the_bases(self):
+    def init(self, settings, fed):
+      del settings, fed
+
+    kind = type('Bare', (Ball,), {'name': 'bare', '__init__': init})
+    settings = settings_lib.TrainingSettings(
+      mechanism=kind, users=4, users_per_round=2
+    )
+    with self.assertRaisesRegex(
+      errors.UsageError, r'^mechanism must call super\(\).__init__.* got Bare, '
+    ):
+      train.train(settings, self.run_dir)
+
+  def test_parts_that_are_none(self):
+    @dataclasses.dataclass(frozen=True)
+    class Without(mechanisms.PaperMechanism):
+      def parts(self, build):
+        return tuple(super().parts(build))
+
+    def init(self, settings, fed):
+      Ball.__init__(self, settings, fed)
+      self.mechanism = Without(self.schedule, settings.l2_norm_clip)
+
+    kind = type('Tuple', (Ball,), {'name': 'of_tuple', '__init__': init})
+    settings = settings_lib.TrainingSettings(
+      mechanism=kind, users=4, users_per_round=2
+    )
+    with self.assertRaisesRegex(
+      errors.UsageError, '^mechanism must return Parts from parts, got tuple$'
+    ):
+      train.train(settings, self.run_dir)
 
   def test_values_that_are_no_fields_are_refused(self):
     """Two graphs that differ in them would be taken for one."""
@@ -324,6 +361,10 @@ class RegisteredTest(parameterized.TestCase):
     ),
     ({'adjacencies': 'replace-one'}, "a tuple of .*, got 'replace-one'$"),
     ({'participations': ('shuffled',)}, r"got \('shuffled',\)$"),
+    (
+      {'check': lambda settings: None},
+      '^check of mechanism must be a class method, got function$',
+    ),
     ({'noises': ('white',)}, '^noises of mechanism must be a tuple of cont'),
     ({'example_views': ('all',)}, '^example_views of mechanism must be a tup'),
   )

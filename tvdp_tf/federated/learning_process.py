@@ -224,7 +224,7 @@ def build_learning_process(
     schedule's state, which says which round is next and with how much noise.
 
   Raises:
-    ValueError: If a number is out of its range.
+    ValueError: If a number is out of range, or the mechanism has no `Parts`.
     TypeError: If `mechanism` is not a mechanism.
   """
   if not hasattr(mechanism, 'parts'):
@@ -247,6 +247,10 @@ def build_learning_process(
       max_upload_l2_norm,
     )
   )
+  if not isinstance(parts, Parts):
+    raise ValueError(
+      f'mechanism must return Parts from parts, got {type(parts).__name__}'
+    )
   weights_type = models.weights_type(model)
   result_type = parts.work.next.type_signature.result.result.member
 

@@ -6,6 +6,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -73,6 +74,7 @@ MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
 # Name of each unfinished class of a registered module -> methods it lacks.
 _UNFINISHED: dict[str, list[str]] = {}
 # The words that attributes of a class may hold.
+_CLASS_METHODS = ('calibrations', 'check', 'refinements', 'releases_in_a_round')
 _ALLOWED = {
   'participations': tuple(participation.PARTICIPATIONS),
   'adjacencies': sensitivity.ADJACENCIES,
@@ -122,6 +124,13 @@ def register(mechanism: type[Mechanism]) -> str:
 def _check_words(mechanism: type[Mechanism]) -> None:
   """Checks the words that attributes of a class hold."""
   _validate.one_of('unit of mechanism', mechanism.unit, sensitivity.UNITS)
+  for name in _CLASS_METHODS:
+    found = inspect.getattr_static(mechanism, name)
+    if not isinstance(found, (classmethod, staticmethod)):
+      raise ValueError(
+        f'{name} of mechanism must be a class method, got'
+        f' {type(found).__name__}'
+      )
   for name, allowed in _ALLOWED.items():
     words = getattr(mechanism, name)
     is_known = isinstance(words, tuple) and {*words} <= {*allowed}
@@ -234,6 +243,11 @@ def _check_own(plan: Mechanism) -> None:
   Raises:
     ValueError: If a part cannot be used.
   """
+  if 'history' not in vars(plan):
+    raise ValueError(
+      'mechanism must call super().__init__(settings, fed) in its __init__, got'
+      f' {type(plan).__qualname__}, which does not'
+    )
   graph = getattr(plan, 'mechanism', plan)
   if graph is not None and not _is_of_fields(graph):
     raise ValueError(
