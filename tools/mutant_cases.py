@@ -457,8 +457,8 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/planner/report.py',
     ('tests/planner/report_test.py',),
     (
-      'shown = [asked, *(point for p in plans for point in (p.best, p.asked))]',
-      'shown = [point.best for point in plans]',
+      'shown = [asked, *shown, *(plan.asked for plan in plans)]',
+      'shown = list(shown)',
     ),
   ),
   (

@@ -169,6 +169,20 @@ class GradientPlanTest(parameterized.TestCase):
       plan.refine(3, 200)
     self.assertIs(plan.mechanism, before)
 
+  @parameterized.parameters(
+    ({'mechanism': 'gradient', 'noise': 'discrete'}, 64),
+    ({'mechanism': 'distributed', 'local_steps': 1}, 46),
+  )
+  def test_rounds_that_are_over_need_no_grid(self, changes, new_rounds):
+    """A refined schedule reaches back to noise that was never drawn."""
+    plan = plan_cases.build(theta=0.6, **changes)
+    plan_cases.run(plan, rounds=20)
+    schedule = plan.refine(20, new_rounds)
+    # With the rounds that are over it would not fit.
+    is_gradient = changes['mechanism'] == 'gradient'
+    with self.assertRaisesRegex(ValueError, '^(noise|epsilon) must'):
+      plan._check_grid(schedule if is_gradient else schedule.stddevs())
+
   def test_a_seed_never_holds(self):
     plan = plan_cases.build(mechanism='gradient', seed=0)
     statement = plan_cases.finished(plan).statement()

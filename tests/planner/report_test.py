@@ -235,6 +235,7 @@ class ReportTest(parameterized.TestCase):
     )
     text = planning_text.describe(report)
     self.assertIn('a schedule of your own', text)
+    self.assertIsNot(report.optimal, report.asked.asked)
     self.assertRegex(text, r'\n  yours .* asked')
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
 

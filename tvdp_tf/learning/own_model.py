@@ -76,6 +76,10 @@ class OwnModel:
         f' {len(known.outputs)}: docs/MODELS.md says how several become one'
       )
     self._initial = original.get_weights()
+    self._looks_up = any(
+      isinstance(layer, tf.keras.layers.Embedding)
+      for layer in keras_version.all_layers(original)
+    )
     self.input_shape = tuple(known.input_shape[1:])
     self.input_dtype = np.dtype(
       tf.as_dtype(known.inputs[0].dtype).as_numpy_dtype
@@ -138,10 +142,9 @@ class OwnModel:
     Raises:
       ValueError: If an index is out of range.
     """
-    model = self._scores(self._initial)
-    layers = keras_version.all_layers(model)
-    if not any(isinstance(one, tf.keras.layers.Embedding) for one in layers):
+    if not self._looks_up:
       return
+    model = self._scores(self._initial)
     for start in range(0, len(examples), _AT_ONCE):
       rows = examples[start : start + _AT_ONCE]
       try:

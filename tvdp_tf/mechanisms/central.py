@@ -149,12 +149,6 @@ class Central(contract.Mechanism):
       )
     return self._for_worst_user(settings.rounds)
 
-  def _for_worst_user(
-    self, rounds: int, completed: int = 0
-  ) -> privacy.NoiseSchedule:
-    initial = self._initial_multipliers(rounds, completed)
-    return self._schedule_of(initial, rounds)
-
   @property
   def header(self) -> ledger.LedgerHeader:
     return dataclasses.replace(

@@ -442,6 +442,17 @@ class Mechanism(abc.ABC):
     largest = float(finite.max()) if len(finite) else 1.0
     return self.settings.noise_shape.schedule(rounds, largest)
 
+  def _for_worst_user(
+    self, rounds: int, completed: int = 0
+  ) -> privacy.NoiseSchedule:
+    """The schedule with which the user with the least budget left spends it.
+
+    For mechanisms whose clients share one noise.
+    """
+    return self._schedule_of(
+      self._initial_multipliers(rounds, completed), rounds
+    )
+
   def _weights(self, clients: np.ndarray) -> np.ndarray:
     """p_k, the weights of these clients in the mean of a round."""
     sizes = self.fed.examples_per_user[clients].astype(np.float64)

@@ -143,9 +143,7 @@ class _Distributed(contract.Mechanism):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._missing = settings.dropouts + settings.colluders
-    schedule = self._schedule_of(
-      self._initial_multipliers(settings.rounds), settings.rounds
-    )
+    schedule = self._for_worst_user(settings.rounds)
     clients = settings.users_per_round
     self.mechanism = DistributedMechanism(
       schedule,
@@ -154,10 +152,10 @@ class _Distributed(contract.Mechanism):
       self.adjacency,
       self._honest,
       clients,
-      self._modulus(schedule),
+      self._modulus(schedule.stddevs()),
       example_views=settings.views,
     )
-    self._check_grid(schedule)
+    self._check_grid(schedule.stddevs())
 
   @classmethod
   def check(cls, settings: Any) -> None:
@@ -197,11 +195,11 @@ class _Distributed(contract.Mechanism):
       noise_multiplier, self._sensitivity, self._honest
     )
 
-  def _modulus(self, schedule: privacy.NoiseSchedule) -> int:
+  def _modulus(self, noise_multipliers: np.ndarray) -> int:
     """A power of two that is large enough for any sum not to wrap around."""
     clients = self.settings.users_per_round
     longest = clients * self._longest_value
-    steps = longest / self._share_stddev(schedule.stddevs()).min()
+    steps = longest / self._share_stddev(noise_multipliers).min()
     steps += noise_distance.LARGEST_DISCRETE * clients
     bits = math.ceil(math.log2(steps * noise_distance.GRID_STDDEV)) + 1
     if bits > 60:
@@ -211,9 +209,9 @@ class _Distributed(contract.Mechanism):
       )
     return 2**bits
 
-  def _check_grid(self, schedule: privacy.NoiseSchedule) -> None:
+  def _check_grid(self, noise_multipliers: np.ndarray) -> None:
     """Checks that rounding to the grid takes up little of the sensitivity."""
-    shares = self._share_stddev(schedule.stddevs())
+    shares = self._share_stddev(noise_multipliers)
     grids = shares / noise_distance.GRID_STDDEV
     # Half a step for each of two neighbors, and the rounding of binary64.
     rounding = 1 + 2.0**-51 * self._longest_value / grids
@@ -240,12 +238,11 @@ class _Distributed(contract.Mechanism):
 
   def refine(self, completed: int, new_rounds: int) -> privacy.NoiseSchedule:
     """Spreads what the worst user has left over its future rounds."""
-    schedule = self._schedule_of(
-      self._initial_multipliers(new_rounds, completed), new_rounds
-    )
+    schedule = self._for_worst_user(new_rounds, completed)
+    to_come = schedule.stddevs()[completed:]
     try:
-      self._check_grid(schedule)
-      fits = self._modulus(schedule) <= self.mechanism.modulus
+      self._check_grid(to_come)
+      fits = self._modulus(to_come) <= self.mechanism.modulus
     except ValueError:
       fits = False
     if not fits:

@@ -146,30 +146,28 @@ class Gradient(contract.Mechanism):
   def __init__(self, settings, fed):
     super().__init__(settings, fed)
     self._adopt(self._initial_multipliers(settings.rounds), settings.rounds)
+    self._check_grid(self.mechanism.schedule)
 
   def _adopt(self, initial: np.ndarray, rounds: int) -> None:
     """Sets z_{k,1} of every client for `rounds` rounds.
 
     The schedule is that of the client with the most noise. The noise of the
     other clients is proportional to it.
-
-    Raises:
-      ValueError: If the noise multiplier is too large for discrete noise.
     """
-    schedule = self._schedule_of(initial, rounds)
-    self._check_grid(schedule)
     self._initial = initial
     self.mechanism = GradientMechanism(
-      schedule,
+      self._schedule_of(initial, rounds),
       self.settings.example_l2_norm_clip,
       self.adjacency,
       noise=self.noise,
       example_views=self.settings.views,
     )
 
-  def _check_grid(self, schedule: privacy.NoiseSchedule) -> None:
-    """Checks what `private_training` would refuse in a round."""
-    most = float(schedule.stddevs().max())
+  def _check_grid(
+    self, schedule: privacy.NoiseSchedule, completed: int = 0
+  ) -> None:
+    """Checks what `private_training` would refuse in a round to come."""
+    most = float(schedule.stddevs()[completed:].max())
     share = noise_distance.rounding_of_grid(self.fed.num_parameters, most)
     if self.noise == noise_distance.DISCRETE and not (
       share <= noise_distance.LARGEST_ROUNDING
@@ -239,11 +237,12 @@ class Gradient(contract.Mechanism):
     """Spreads what each client has left over its rounds up to `new_rounds`."""
     initial = self._initial_multipliers(new_rounds, completed)
     try:
-      self._adopt(initial, new_rounds)
+      self._check_grid(self._schedule_of(initial, new_rounds), completed)
     except ValueError as error:
       raise contract.BudgetSpentError(
         f'{error}: the run stops after {completed} rounds'
       ) from error
+    self._adopt(initial, new_rounds)
     return self.mechanism.schedule
 
   def statement(self) -> privacy.PrivacyStatement:

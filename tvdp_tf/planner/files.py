@@ -116,7 +116,7 @@ def _draw(report, path: pathlib.Path) -> None:
   top = max(_HEADROOM * report.objective.initial_gap, 2 * optimal.bound)
   for point, name, marker, size in (
     (asked, f'asked: {report.asked_plan}', 'X', 9),
-    (optimal, f'best: {report.words(optimal)}', '*', 16),
+    (optimal, f'best: {report.plan_in_words(optimal)}', '*', 16),
   ):
     above = ' (above the picture)' if point.bound > top else ''
     axis.plot(

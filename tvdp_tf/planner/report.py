@@ -104,9 +104,9 @@ class PlanReport:
     """The plan that was asked for, in words: its noise and its rounds."""
     if self.settings.schedule:
       return f'a schedule of your own, M = {self.settings.rounds}'
-    return self.words(self.asked.asked)
+    return self.plan_in_words(self.asked.asked)
 
-  def words(self, plan: planning_bound.BoundPoint) -> str:
+  def plan_in_words(self, plan: planning_bound.BoundPoint) -> str:
     """A plan's rounds and, if it matters, theta."""
     theta = f'theta = {plan.theta:.6g}, ' if self.theta_matters else ''
     return f'{theta}M = {plan.rounds}'
@@ -147,7 +147,7 @@ class PlanReport:
       found.append(
         f'the plan that was asked for ({self.asked_plan}) has a bound'
         f' {asked.bound / best.bound:.3g} times that of the best'
-        f' ({self.words(best)})'
+        f' ({self.plan_in_words(best)})'
       )
     return tuple(found)
 
@@ -430,7 +430,9 @@ def _compared(
     )
   ]
   # No plan in the table may beat the best one, even without whole blocks.
-  shown = [asked, *(point for p in plans for point in (p.best, p.asked))]
+  shown = [plan.best for plan in plans]
+  if not settings.schedule:  # It has no theta.
+    shown = [asked, *shown, *(plan.asked for plan in plans)]
   best = min(shown, key=lambda point: point.bound)
   is_better = best.bound < optimal.bound * (1 - 1e-6)
   return best if is_better else optimal, tuple(plans)

@@ -226,7 +226,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
     'Plan: bound of F(w(M)) - F* = decay + noise, all for the same target',
     *layout.table(_plan_rows(report)),
     *layout.wrap(
-      f'best: {report.words(optimal)}, sigma of'
+      f'best: {report.plan_in_words(optimal)}, sigma of'
       f' round 1 = {optimal.sigma:.6g} in the next model, bound'
       f' {optimal.bound:#.4g}, by search'
       + (

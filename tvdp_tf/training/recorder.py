@@ -183,8 +183,8 @@ class Recorder:
   def _budget_spent(self, round_number: int) -> mechanisms.BudgetSpentError:
     if round_number == 1:
       return mechanisms.BudgetSpentError(
-        'no client has the budget for round 1, whose releases alone spend more'
-        ' than the target'
+        'no client has budget left for round 1: it is spent, or the round alone'
+        ' costs more'
       )
     return mechanisms.BudgetSpentError(
       f'no client of round {round_number} has budget left for it: the run '
