@@ -209,6 +209,20 @@ _CASES: list[mutants_of_learning.Case] = [
   ),
   (
     'tvdp_tf/privacy/noise_distance.py',
+    ('tests/learning/discrete_noise_test.py',),
+    (
+      'math.sqrt(size) * noise_multiplier / GRID_STDDEV',
+      '0.0 * size * noise_multiplier',
+    ),
+  ),
+  (
+    'tvdp_tf/mechanisms/gradient.py',
+    ('tests/mechanisms/plans_test.py',),
+    ('share <= noise_distance.LARGEST_ROUNDING', 'share >= 0'),
+    ('schedule.stddevs()[completed:].max()', 'schedule.stddevs().max()'),
+  ),
+  (
+    'tvdp_tf/privacy/noise_distance.py',
     _SHARES,
     ('(sensitivity / math.sqrt(shares))', '(sensitivity / shares)'),
   ),

@@ -33,19 +33,6 @@ _DISCRETE = (
 
 CASES: list[Case] = [
   (
-    'tvdp_tf/privacy/noise_distance.py',
-    _NOISE,
-    (
-      'math.sqrt(size) * noise_multiplier / GRID_STDDEV',
-      '0.0 * size * noise_multiplier',
-    ),
-  ),
-  (
-    'tvdp_tf/mechanisms/gradient.py',
-    ('tests/mechanisms/plans_test.py',),
-    ('share <= noise_distance.LARGEST_ROUNDING', 'share >= 0'),
-  ),
-  (
     'tvdp_tf/learning/clipping.py',
     CLIPPING,
     ('tf.maximum(tf.sqrt(squares), clip)', 'tf.maximum(squares, clip)'),
