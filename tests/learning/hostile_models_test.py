@@ -565,6 +565,16 @@ class HostileModelsTest(parameterized.TestCase):
     self.assertEqual(is_same(predict, [], features), same)
     self.assertFalse(is_same(mixed, [], features))
 
+  def test_what_is_random_in_evaluation_is_not_called_mixing(self):
+    model = functional.FunctionalModel(
+      sequential(
+        LAYERS.Lambda(lambda x: x + tf.random.normal(tf.shape(x))),
+        LAYERS.Dense(3),
+      )
+    )
+    with self.assertRaisesRegex(ValueError, 'a layer draws at random there'):
+      example_independence.clipped_sum(model, CROSS_ENTROPY, CLIP)
+
   def test_the_zoo_is_large(self):
     self.assertGreaterEqual(len(ZOO), 60)
 

@@ -155,6 +155,15 @@ def _check_outputs(
   weights: Sequence[tf.Tensor],
   batches: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
+  once, again = (
+    np.asarray(predict(weights, batches[0][0]), np.float64) for _ in range(2)
+  )
+  finite = np.abs(once[np.isfinite(once)])
+  if not _same(once, again, float(finite.max(initial=0.01))):
+    raise ValueError(
+      'model must give the same outputs for the same examples where it is'
+      ' evaluated (training=False), but a layer draws at random there'
+    )
   for features, _ in batches:
     if not _same_outputs(predict, weights, features):
       raise _RefusedError(
