@@ -142,7 +142,7 @@ class PretrainedTest(absltest.TestCase):
 
   def test_what_it_predicts_of_each_example_alone(self):
     name = features.register(self.model)
-    self.assertEqual(name, 'public_1_0')
+    self.assertRegex(name, '^public_1_0_[0-9a-f]{8}$')
     self.assertEqual(features.output_shape(name, (4, 2)), (12,))
     found = features.FEATURES[name].compute(self.some)
     expected = self.model.predict(self.some, verbose=0)
@@ -151,14 +151,66 @@ class PretrainedTest(absltest.TestCase):
     words = features.FEATURES[name].privacy_words
     self.assertIn('public function of one example alone, as the caller', words)
 
-  def test_one_of_the_same_name_takes_its_place(self):
-    features.register(self.model)
-    name = features.register(pretrained())
-    found = features.FEATURES[name].compute(self.some)
+  def test_models_of_one_name_with_other_weights_are_two(self):
+    names = [features.register(m) for m in (self.model, pretrained())]
+    found = [features.FEATURES[name].compute(self.some) for name in names]
     expected = self.model.predict(self.some, verbose=0)
-    self.assertFalse(np.allclose(found, expected))
-    with self.assertRaisesRegex(ValueError, '^features must have a name of'):
-      features.register(pretrained(name='scattering'))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+    self.assertFalse(np.allclose(found[1], expected))
+    copied = tf.keras.models.clone_model(self.model)
+    copied.set_weights(self.model.get_weights())
+    self.assertEqual(features.register(copied), names[0])
+
+  def test_what_it_reads_is_a_table_or_weights(self):
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+      [
+        tf.keras.Input((4,)),
+        layers.Lambda(lambda x: tf.cast(x, tf.int32)),
+        layers.Embedding(2, 3),
+        layers.GRU(2),
+      ]
+    )
+    name = features.register(model)
+    features.check(features.FEATURES[name], images(9, (4,)).round())
+
+  def test_a_model_that_keeps_what_it_saw_is_refused(self):
+    class Scaled(tf.keras.layers.Layer):
+      def build(self, shape):
+        del shape
+        self.largest = self.add_weight(
+          shape=(), initializer='ones', trainable=False
+        )
+
+      def call(self, values):
+        # No public example is above it, so that their features do not move.
+        largest = tf.reduce_max(values)
+        self.largest.assign(tf.maximum(self.largest, largest))
+        return values / self.largest
+
+    seen = []
+
+    def remembered(values):
+      seen.append(values.max())
+      return values / max(1, *seen)
+
+    by_numpy = tf.keras.layers.Lambda(
+      lambda values: tf.ensure_shape(
+        tf.numpy_function(remembered, [values], tf.float32), [None, 4, 2]
+      )
+    )
+    for layer, op in ((Scaled(), 'AssignVariableOp'), (by_numpy, 'PyFunc')):
+      model = tf.keras.Sequential([tf.keras.Input((4, 2)), layer], name='kept')
+      name = features.register(model)
+      with self.assertRaisesRegex(
+        ValueError,
+        f'^features must be a function of one example, got the model kept .*{op}',
+      ):
+        features.check(features.FEATURES[name], self.some)
+
+  def test_one_that_has_no_weights_yet_is_refused(self):
+    with self.assertRaisesRegex(ValueError, '^features must be a model with w'):
+      features.register(tf.keras.Sequential([tf.keras.layers.Dense(3)]))
 
   def test_several_outputs_are_refused(self):
     inputs = tf.keras.Input((4, 2))
@@ -226,6 +278,15 @@ class OwnFeaturesTest(absltest.TestCase):
       self.assertEqual(features.register(define(factor)), 'again')
       found = features.FEATURES['again'].compute(np.ones([1, 2]))
       np.testing.assert_array_equal(found, [[factor, factor]])
+
+  def test_none_is_no_name_for_features(self):
+    def none(x):
+      return x
+
+    with self.assertRaisesRegex(
+      ValueError, "^features must have a name.*'none'"
+    ):
+      features.register(none)
 
   def test_a_state_is_found(self):
     name = features.register(counted)

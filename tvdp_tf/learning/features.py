@@ -304,6 +304,15 @@ FEATURES = {
 }
 
 
+# What a model of features may read: its weights and its tables.
+_READING_OPS = frozenset(
+  (
+    *('VarHandleOp', 'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd'),
+    *('LookupTableFindV2', 'LookupTableSizeV2'),
+  )
+)
+
+
 class _OfModel:
   """A Keras model as a function of one example."""
 
@@ -312,8 +321,18 @@ class _OfModel:
       raise ValueError(
         f'features must be a model with one output, got {len(model.outputs)}'
       )
+    if not model.built:
+      raise ValueError(
+        'features must be a model with weights, got one that has not been'
+        f' built: {model.name}. Call it once'
+      )
     self.model = model
-    self.__name__ = re.sub(r'\W', '_', model.name)
+    digest = hashlib.sha256()
+    for weight in model.get_weights():
+      digest.update(np.ascontiguousarray(weight).tobytes())
+    # Models of one name may have other weights.
+    name = re.sub(r'\W', '_', model.name)
+    self.__name__ = f'{name}_{digest.hexdigest()[:8]}'
     self.__module__ = 'the caller'  # Who makes the claim: `Features.author`.
 
   @functools.cached_property
@@ -324,6 +343,19 @@ class _OfModel:
 
   def __call__(self, example: np.ndarray) -> np.ndarray:
     return np.asarray(self._compiled(example[np.newaxis]))[0]
+
+  def check(self, example: np.ndarray) -> None:
+    """Refuses a model that could keep what it has seen of an example."""
+    from tvdp_tf.learning import functional  # noqa: PLC0415
+
+    graph = self._compiled.get_concrete_function(example[np.newaxis]).graph
+    for node in functional.keeping_state(graph.as_graph_def()):
+      if node.op not in _READING_OPS:
+        raise ValueError(
+          'features must be a function of one example, got the model'
+          f' {self.model.name} with the op {node.op} ({node.name}), which'
+          ' keeps, shows or reads something else'
+        )
 
 
 def _is_keras_model(function: Any) -> bool:
@@ -358,8 +390,10 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
     return np.stack([np.array(function(x), np.float32) for x in examples])
 
   known = FEATURES.get(name)
-  if not name.isidentifier() or (
-    known is not None and not _is_the_same(known.function, function)
+  if (
+    not name.isidentifier()
+    or name == NONE
+    or (known is not None and not _is_the_same(known.function, function))
   ):
     raise ValueError(
       'features must have a name of their own, not that of other features, got'
@@ -404,6 +438,8 @@ def check(features: Features, examples: np.ndarray) -> None:
     ValueError: If it does not, or is not a finite array of a fixed shape.
   """
   probes = np.array(examples[:_PROBES])
+  if isinstance(features.function, _OfModel):
+    features.function.check(probes[0])
 
   def computed(values):
     found = features.compute(values)

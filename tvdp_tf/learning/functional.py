@@ -250,6 +250,30 @@ def _names(types: set[int]) -> str:
   return ', '.join(sorted(tf.as_dtype(number).name for number in types))
 
 
+def _nodes(graph_def: tf.compat.v1.GraphDef) -> list[Any]:
+  functions = graph_def.library.function
+  return [*graph_def.node, *(node for f in functions for node in f.node_def)]
+
+
+def keeping_state(graph_def: tf.compat.v1.GraphDef) -> list[Any]:
+  """Finds the nodes that keep, show or read more than their inputs.
+
+  Or that fail on some values. Generators of random numbers are not among them.
+  """
+  # A function may be called like an op.
+  names = {f.signature.name for f in graph_def.library.function}
+  found = []
+  for node in _nodes(graph_def):
+    if node.op not in _RANDOM_OPS | _CALLING_OPS | names:
+      definition = op_def_registry.get(node.op)
+      if definition is None or definition.is_stateful:
+        found.append(node)
+        continue
+    if node.op in _OTHER_OPS:
+      found.append(node)
+  return found
+
+
 def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
   """Checks the ops of a graph and its functions, and returns their types.
 
@@ -262,24 +286,14 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
       affect another; computes with less precision than float32; can fail on the
       values of an example; or has a kernel that mixes concurrent calls.
   """
-  functions = graph_def.library.function
-  nodes = [
-    *graph_def.node,
-    *(node for f in functions for node in f.node_def),
-  ]
-  # A function may be called like an op.
-  called = _RANDOM_OPS | _CALLING_OPS | {f.signature.name for f in functions}
+  for node in keeping_state(graph_def):
+    raise ValueError(
+      f'{name} must be a function of its weights and of one example alone,'
+      f' got the op {node.op} ({node.name}), which keeps, shows or reads'
+      ' something else, or fails on some values'
+    )
+  nodes = _nodes(graph_def)
   for node in nodes:
-    found = node.op in _OTHER_OPS
-    if node.op not in called:
-      definition = op_def_registry.get(node.op)
-      found |= definition is None or definition.is_stateful
-    if found:
-      raise ValueError(
-        f'{name} must be a function of its weights and of one example alone,'
-        f' got the op {node.op} ({node.name}), which keeps, shows or reads'
-        ' something else, or fails on some values'
-      )
     if node.attr['seed'].i or node.attr['seed2'].i:
       raise ValueError(
         f'{name} must draw random numbers without a seed, for the data of one'
