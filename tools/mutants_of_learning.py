@@ -137,7 +137,7 @@ CASES: list[Case] = [
     'tvdp_tf/learning/functional.py',
     (f'{LEARNING}functional_test.py', *_ZOO),
     ('definition is None or definition.is_stateful', 'False'),
-    ('found = node.op in _OTHER_OPS', 'found = False'),
+    ('if node.op in _OTHER_OPS:', 'if False:'),
     ('if types & _HALF_TYPES:', 'if False:'),
     (
       'policy is not None and not _is_taken(policy.compute_dtype)',
@@ -421,6 +421,8 @@ CASES: list[Case] = [
     (f'{LEARNING}features_test.py',),
     ('if found.shape == tuple(shape):', 'if True:'),
     ('contextlib.suppress(Exception)', 'contextlib.suppress(ValueError)'),
+    ('if node.op not in _READING_OPS:', 'if False:'),
+    ('features.function.check(probes[0])', 'pass'),
     ('lambda examples: _of_any(features, examples, shape),', ''),
   ),
   (

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +8,7 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from tests import noise_checks
-from tvdp_tf import errors, privacy
+from tvdp_tf import errors, mechanisms, privacy
 from tvdp_tf.attacks import audit, audit_settings, lower_bound, releases
 from tvdp_tf.learning import local_training, noise
 
@@ -230,7 +231,34 @@ class ScoresTest(absltest.TestCase):
     self.assertAlmostEqual(np.var(scaled) / np.var(scores), 4, delta=0.01)
 
 
+@dataclasses.dataclass(frozen=True)
+class _OwnGraph(mechanisms.GradientMechanism):
+  def parts(self, build):
+    weak = dataclasses.replace(self, example_l2_norm_clip=0.01)
+    return mechanisms.GradientMechanism.parts(weak, build)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OwnWords(mechanisms.GradientMechanism):
+  """What a client does stays what it is."""
+
+
 class AuditTest(absltest.TestCase):
+  def test_only_what_it_runs_is_audited(self):
+    multipliers = privacy.GeometricSchedule(1.0, 2, 1.0)
+    pair = releases.outlier_pair(20)
+    releases.build(pair, _OwnWords(multipliers, 1.0), 1, 1.0)
+    with self.assertRaisesRegex(ValueError, '^mechanism must .* _OwnGraph$'):
+      releases.build(pair, _OwnGraph(multipliers, 1.0), 1, 1.0)
+    kinds = {
+      name: type('Own', (mechanisms.gradient.Gradient,), {'graph': graph})
+      for name, graph in (('words', _OwnWords), ('graph', _OwnGraph))
+    }
+    self.enter_context(mock.patch.dict(mechanisms.MECHANISMS, kinds))
+    audit_settings.AuditSettings(mechanism='words')
+    with self.assertRaisesRegex(ValueError, "^mechanism must be .* 'graph'"):
+      audit_settings.AuditSettings(mechanism='graph')
+
   def test_a_seed_is_drawn_and_told(self):
     results = [_run.__wrapped__(trials=10, rounds=1) for _ in range(2)]
     self.assertNotEqual(results[0].seed, results[1].seed)

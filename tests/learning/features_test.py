@@ -204,7 +204,7 @@ class PretrainedTest(absltest.TestCase):
       name = features.register(model)
       with self.assertRaisesRegex(
         ValueError,
-        f'^features must be a function of one example, got the model kept .*{op}',
+        f'^features must be a function of one example, got the model.*{op}',
       ):
         features.check(features.FEATURES[name], self.some)
 

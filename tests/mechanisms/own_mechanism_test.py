@@ -20,6 +20,7 @@ from tests.training import resume_cases
 from tvdp_tf import errors, mechanisms, privacy, runtimes
 from tvdp_tf.attacks.membership_game import settings as game_settings
 from tvdp_tf.attacks.model_audit import settings as audit_settings
+from tvdp_tf.privacy import sensitivity
 from tvdp_tf.training import federation, rounds, shared_ledger, train
 from tvdp_tf.training import settings as settings_lib
 
@@ -84,6 +85,28 @@ class Careless(Ball):
 class TooLittle(Careless):
   name = 'too_little'
   epsilon = 0.1
+
+
+class LittleLess(Careless):
+  name = 'little_less'
+  epsilon = 7.99
+
+
+class AtAnotherDelta(Careless):
+  name = 'at_another_delta'
+
+  def statement(self):
+    return dataclasses.replace(super().statement(), delta=1e-9)
+
+
+class OfAnotherUnit(Careless):
+  name = 'of_another_unit'
+
+  def statement(self):
+    rule = sensitivity.gradient_rule(1.0, 10)
+    return dataclasses.replace(
+      super().statement(), unit='example', sensitivity=rule
+    )
 
 
 class Unsound(Careless):
@@ -252,6 +275,25 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
       None,
       False,
       r'it states epsilon = 0\.1\d*, and its releases have spent ',
+    ),
+    (
+      LittleLess,
+      None,
+      False,
+      r'it states epsilon = 7\.99, and its releases have spent 8',
+    ),
+    (
+      AtAnotherDelta,
+      None,
+      False,
+      'it states delta = 1e-09, and its releases are accounted at 0.3$',
+    ),
+    (
+      OfAnotherUnit,
+      None,
+      False,
+      'it states replace-one of one example, and its releases are accounted for'
+      ' replace-one of one user$',
     ),
     (Unsound, None, False, 'mechanism unsound promises nothing'),
     (Unenforced, None, False, 'mechanism unenforced promises nothing'),

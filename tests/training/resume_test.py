@@ -234,6 +234,59 @@ class UnseededTest(resume_cases.FolderTestCase):
       [row['participants'] for row in rows], ['2', '2', '1', '1']
     )
 
+  @parameterized.parameters('gradient', 'laplace', 'distributed_users')
+  def test_round_whose_cohort_is_spent_is_left_out(self, mechanism):
+    # Each user takes part once.
+    settings = resume_cases.small(
+      mechanism=mechanism,
+      participation='balanced',
+      users=6,
+      theta=1.0,
+      epsilon=8.0,
+    )
+    self.interrupt(settings, 1)
+    with resume_cases.killed_in_round(self, 3):
+      training.train(settings, self.run_dir, resume=True)
+    with self.assertLogs(level='WARNING') as logs:
+      training.train(settings, self.run_dir, resume=True)
+    self.assertIn('no client of round 3 has budget left', logs.output[-1])
+    rows = self.metrics()
+    self.assertEqual([row['participants'] for row in rows], ['0', '2'])
+    dropped = [row.get('dropped', '') for row in rows]
+    protects_users = mechanism == 'distributed_users'
+    self.assertEqual(dropped, ['', ''] if protects_users else ['2', '0'])
+    self.assertEqual(rows[0]['signal_to_noise'], 'nan')
+    self.assertGreaterEqual(float(rows[1]['signal_to_noise']), 0)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertTrue(audit.within_budget)
+    self.assertEqual(audit.participations.tolist(), [1] * 6)
+    statement = statement_of(self.run_dir)
+    self.assertTrue(statement['finished'])
+    self.assertEqual(statement['holds'], mechanism != 'laplace')
+    self.assertTrue((self.run_dir / run_folder.MODEL).exists())
+
+  def test_rounds_that_are_left_out_change_no_other(self):
+    settings = resume_cases.small(
+      mechanism='gradient', participation='balanced', users=8, rounds=4
+    )
+    training.train(settings, self.run_dir)
+    planned = [row['noise_stddev'] for row in self.metrics()]
+    self.run_dir = self.folder / 'interrupted'
+    self.interrupt(settings, 1)
+    with resume_cases.killed_in_round(self, 2):
+      training.train(settings, self.run_dir, resume=True)
+    with self.assertLogs(level='WARNING') as logs:
+      training.train(settings, self.run_dir, resume=True)
+    left_out = [line for line in logs.output if 'it is left out' in line]
+    self.assertLen(left_out, 2)
+    rows = self.metrics()
+    self.assertEqual(
+      [row['participants'] for row in rows], ['0', '0', '2', '2']
+    )
+    self.assertEqual(
+      [row['noise_stddev'] for row in rows], ['nan', 'nan', *planned[2:]]
+    )
+
   def test_poisson_draws_anew_under_another_number(self):
     settings = resume_cases.small(mechanism='central', epsilon=50.0)
     row = round_metrics.row

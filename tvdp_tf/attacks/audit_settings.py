@@ -29,7 +29,7 @@ def _audited() -> list[str]:
   return [
     name
     for name, kind in mechanisms.MECHANISMS.items()
-    if kind.graph.CLIENT_RELEASES
+    if kind.graph.simulated_releases()
   ]
 
 
@@ -39,7 +39,7 @@ class AuditSettings:
 
   Attributes:
     mechanism: Name of a mechanism whose clients add noise themselves
-      (`GraphMechanism.CLIENT_RELEASES`).
+      (`GraphMechanism.simulated_releases`).
     client: The audited client, one of `CLIENTS`; see `releases`.
     examples: n = |D_k|, at least 2; None for the client's default.
     epsilon: The claim: the target epsilon that the noise is calibrated to.

@@ -381,6 +381,16 @@ def build(
   local_steps: int,
   learning_rate: float,
 ) -> Releases:
-  """Builds the client's uploads under the mechanism."""
-  releases = _BY_NOISE[mechanism.CLIENT_RELEASES]
+  """Builds the client's uploads under the mechanism.
+
+  Raises:
+    ValueError: If they cannot be simulated.
+  """
+  simulated = type(mechanism).simulated_releases()
+  if not simulated:
+    raise ValueError(
+      'mechanism must have a graph of this library to audit one client, got'
+      f' {type(mechanism).__name__}'
+    )
+  releases = _BY_NOISE[simulated]
   return releases(pair, mechanism, local_steps, learning_rate)

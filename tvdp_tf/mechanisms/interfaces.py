@@ -63,6 +63,16 @@ class GraphMechanism:
   IN_STATE: ClassVar[tuple[str, ...]] = ('schedule',)
   CLIENT_RELEASES: ClassVar[str] = ''
 
+  @classmethod
+  def simulated_releases(cls) -> str:
+    """`CLIENT_RELEASES` if the audit of one client shows what a client sends.
+
+    Empty for a class with a graph of its own, which the audit would not run.
+    """
+    graph = (cls.parts, cls.plain_work)
+    ours = (method.__module__.startswith('tvdp_tf.') for method in graph)
+    return cls.CLIENT_RELEASES if all(ours) else ''
+
   def parts(self, build: Any) -> Any:
     """The mechanism's parts of the learning process.
 

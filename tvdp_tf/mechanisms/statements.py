@@ -20,8 +20,9 @@ _SEEDED = (
   'the noise is reproducible from --seed: it hides nothing from whoever knows '
   'the seed'
 )
-# Rounding, or accounting at another Renyi order, makes less difference.
-_SAME = 0.99
+# The least share of what the ledger counts that may be stated: it is rounded or,
+# with secret sampling, accounted at another Renyi order.
+_SAME = {'none': 1 - 1e-6, 'poisson': 0.99}
 
 
 _ACCOUNTANTS = ('exact', 'pld', 'rdp')
@@ -53,12 +54,33 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   if holds:
     holds, reason = verdict(plan, found.epsilon, reason)
   spent = max(on_record, plan.spending.worst_epsilon())
-  if holds and found.epsilon < _SAME * spent:
-    holds = False
-    number = statement_lib.format_epsilon
-    reason = (
-      f'it states epsilon = {number(found.epsilon)}, and its releases have'
-      f' spent {number(spent)}'
+  number = statement_lib.format_epsilon
+  recorded = plan.header.unit, plan.header.adjacency
+  if not holds:
+    pass
+  elif found.epsilon < _SAME[plan.header.sampling] * spent:
+    holds, reason = (
+      False,
+      (
+        f'it states epsilon = {number(found.epsilon)}, and its releases have'
+        f' spent {number(spent)}'
+      ),
+    )
+  elif found.delta < plan.settings.delta:
+    holds, reason = (
+      False,
+      (
+        f'it states delta = {found.delta!r}, and its releases are accounted at'
+        f' {plan.settings.delta!r}'
+      ),
+    )
+  elif (found.unit, found.adjacency) != recorded:
+    holds, reason = (
+      False,
+      (
+        f'it states {found.adjacency} of one {found.unit}, and its releases are'
+        f' accounted for {recorded[1]} of one {recorded[0]}'
+      ),
     )
   author = f'as {type(plan).__module__} claims'
   rule = found.sensitivity

@@ -105,20 +105,58 @@ def row(
   Returns:
     The row; its loss and accuracy are NaN.
   """
+  signal = None
+  if mean_noise_stddev := plan.mean_noise_stddev(releases):
+    signal = signal_to_noise(mean_update, mean_noise_stddev)
+  return _row(
+    plan,
+    releases.noise_stddev,
+    len(releases.clients),
+    dropped,
+    signal,
+    seconds,
+    rounds,
+  )
+
+
+def row_without_clients(
+  plan: mechanisms.Mechanism, cohort_size: int, rounds: int
+) -> Row:
+  """Returns the row of a round for which its cohort had no budget left.
+
+  Nothing was released, so the columns of the noise are NaN.
+
+  Args:
+    plan: The run's plan.
+    cohort_size: How many clients were drawn.
+    rounds: How many rounds are planned.
+  """
+  return _row(plan, math.nan, 0, cohort_size, math.nan, 0.0, rounds)
+
+
+def _row(
+  plan: mechanisms.Mechanism,
+  noise_stddev: float,
+  participants: int,
+  dropped: int,
+  signal: float | None,
+  seconds: float,
+  rounds: int,
+) -> Row:
   delivered = plan.worst_epsilon()
   values = collections.OrderedDict(
-    noise_stddev=releases.noise_stddev,
+    noise_stddev=noise_stddev,
     test_loss=math.nan,
     test_accuracy=math.nan,
     delivered_epsilon=delivered,
   )
   is_secret = plan.header.sampling != 'none'
   if not is_secret:
-    values['participants'] = len(releases.clients)
+    values['participants'] = participants
     if plan.header.unit != 'user':
       values['dropped'] = dropped
-  if mean_noise_stddev := plan.mean_noise_stddev(releases):
-    values['signal_to_noise'] = signal_to_noise(mean_update, mean_noise_stddev)
+  if signal is not None:
+    values['signal_to_noise'] = signal
     values['remaining_budget'] = plan.spending.target_epsilon - delivered
   if not is_secret:
     values['seconds'] = seconds

@@ -21,6 +21,10 @@ from tvdp_tf.privacy import noise_distance
 from tvdp_tf.training import rounds as rounds_lib
 
 
+class CohortSpentError(mechanisms.BudgetSpentError):
+  """Raised if no client of a round has budget left for it."""
+
+
 class Recorded(NamedTuple):
   """A recorded round that may be run.
 
@@ -95,29 +99,21 @@ class Recorder:
       The round to run.
 
     Raises:
-      BudgetSpentError: If nobody's budget covers the round.
+      CohortSpentError: If no client of the round has budget left for it.
+      BudgetSpentError: If the run has no budget left for any round.
       LedgerError: If the ledger cannot be written.
     """
     drawn = self._rounds.releases(
       state, round_number, self._rounds.cohort(round_number)
     )
     keys = self._rounds.noise_keys(drawn)
-    model_digest = _digest(state)
-
-    def identity(key: bytes) -> str:
-      return ledger_lib.release_id(key, model_digest, self._settings_digest)
-
-    shared = identity(self._shared_noise_key(round_number))
-    identities = {
-      client: shared
-      if self._plan.shares_noise
-      else identity(keys[client].tobytes())
-      for client in drawn.clients.tolist()
-    }
+    shared, identities = self._identities(state, drawn, keys)
     # Other runs on the ledger must not spend what this one finds left.
     with self._ledger.locked():
       self._check_draws(round_number)
       left = self._affordable(drawn, identities)
+      if not left and len(drawn.clients):  # Secret draws may be of nobody.
+        raise CohortSpentError(_spent(round_number))
       releases = drawn
       if len(left) < len(drawn.clients):
         releases = self._rounds.releases(
@@ -132,13 +128,55 @@ class Recorder:
           **self._plan.entry(releases),
         )
       except ledger_lib.BudgetExceededError as error:
-        raise self._budget_spent(round_number) from error
+        raise mechanisms.BudgetSpentError(_spent(round_number)) from error
       self._num_charged += 1
     return Recorded(
       releases,
       {client: keys[client] for client in left},
       len(drawn.clients) - len(left),
     )
+
+  def next_affordable(self, state: Any, round_number: int) -> int | None:
+    """Finds the next round for which a client of its cohort has budget left.
+
+    Args:
+      state: The learning process's state before the round.
+      round_number: The number of a round for which nobody has.
+
+    Returns:
+      The number of the next one, or None.
+    """
+    with self._ledger.locked():
+      for later in range(round_number + 1, self._rounds.total + 1):
+        state = rounds_lib.without_a_round(state)
+        drawn = self._rounds.releases(state, later, self._rounds.cohort(later))
+        keys = self._rounds.noise_keys(drawn)
+        if self._affordable(drawn, self._identities(state, drawn, keys)[1]):
+          return later
+    return None
+
+  def _identities(
+    self, state: Any, drawn: mechanisms.Round, keys: dict[int, np.ndarray]
+  ) -> tuple[str, dict[int, str]]:
+    """Returns what identifies a round in the ledger, and each of its clients.
+
+    Args:
+      state: The learning process's state before the round.
+      drawn: The round.
+      keys: The noise key of each client.
+    """
+    model_digest = _digest(state)
+
+    def identity(key: bytes) -> str:
+      return ledger_lib.release_id(key, model_digest, self._settings_digest)
+
+    shared = identity(self._shared_noise_key(drawn.number))
+    return shared, {
+      client: shared
+      if self._plan.shares_noise
+      else identity(keys[client].tobytes())
+      for client in drawn.clients.tolist()
+    }
 
   def _check_draws(self, round_number: int) -> None:
     """Checks that the run's share of delta covers another round's noise draws.
@@ -175,21 +213,7 @@ class Recorder:
     for multiplier, group in fresh.items():
       amounts = self._plan.amounts(multiplier)
       fits.update(self._ledger.affordable_clients(group, **amounts))
-    left = [client for client in clients if client in fits]
-    if not left:
-      raise self._budget_spent(drawn.number)
-    return left
-
-  def _budget_spent(self, round_number: int) -> mechanisms.BudgetSpentError:
-    if round_number == 1:
-      return mechanisms.BudgetSpentError(
-        'no client has budget left for round 1: it is spent, or the round alone'
-        ' costs more'
-      )
-    return mechanisms.BudgetSpentError(
-      f'no client of round {round_number} has budget left for it: the run '
-      f'stops after {round_number - 1} rounds'
-    )
+    return [client for client in clients if client in fits]
 
   def _number_on_record(self, round_number: int, shared: str) -> int:
     """Returns the round's number in the ledger.
@@ -209,6 +233,18 @@ class Recorder:
       return secrets.token_bytes(16)  # Drawn in secret.
     key = noise.seeded_noise_key(self._seed, round_number, noise.SERVER)
     return key.tobytes()
+
+
+def _spent(round_number: int) -> str:
+  if round_number == 1:
+    return (
+      'no client has budget left for round 1: it is spent, or the round alone'
+      ' costs more'
+    )
+  return (
+    f'no client of round {round_number} has budget left for it: the run stops'
+    f' after {round_number - 1} rounds'
+  )
 
 
 def _digest(state: Any) -> bytes:

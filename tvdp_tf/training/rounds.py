@@ -3,6 +3,7 @@
 Only `build_process` and `on_runtime` use TFF: `Rounds` takes any `Process`.
 """
 
+import collections
 import concurrent.futures
 import math
 from collections.abc import Sequence
@@ -298,6 +299,21 @@ class Rounds:
       self.total = self.completed
       return state
     return schedule_state.put(state, schedule_state.refined(current, schedule))
+
+
+def without_a_round(state: State) -> State:
+  """Returns the state after a round in which nobody takes part."""
+  schedule = schedule_state.of(state)
+  if schedule is None:
+    return state
+  after = schedule_state.next_round(schedule).items()
+  return schedule_state.put(
+    state,
+    collections.OrderedDict(
+      (name, value.numpy() if hasattr(value, 'numpy') else value)
+      for name, value in after
+    ),
+  )
 
 
 def on_runtime(

@@ -113,7 +113,7 @@ class TrainingRun:
         try:
           while rounds.completed < rounds.total:
             started, planned = time.monotonic(), rounds.total
-            recorded = self._recorder.record(state, rounds.completed + 1)
+            state, recorded = await self._recorded(state)
             before = state
             state = rounds.run(state, recorded.releases, recorded.noise_keys)
             row = round_metrics.row(
@@ -139,6 +139,42 @@ class TrainingRun:
           logging.warning('%s', error)
         await self._finish(state)
         self._show(bar)
+
+  async def _recorded(self, state: Any) -> tuple[Any, recorder.Recorded]:
+    """Records the next round that a client of its cohort has budget for.
+
+    The rounds before it are left out: the model stays as it is. After an
+    interruption, this is a round that was lost and whose clients take part in
+    no other.
+
+    Args:
+      state: The state after the completed rounds.
+
+    Returns:
+      The state before the round, and the round.
+
+    Raises:
+      BudgetSpentError: If there is no such round.
+    """
+    rounds = self._rounds
+    number = rounds.completed + 1
+    try:
+      return state, self._recorder.record(state, number)
+    except recorder.CohortSpentError:
+      following = self._recorder.next_affordable(state, number)
+      if following is None:
+        raise
+    for left_out in range(number, following):
+      logging.warning(
+        'no client of round %d has budget left for it: it is left out', left_out
+      )
+      row = round_metrics.row_without_clients(
+        self._plan, len(rounds.cohort(left_out)), rounds.total
+      )
+      state = rounds_lib.without_a_round(state)
+      rounds.completed = left_out
+      await self.log.add(row, state)
+    return state, self._recorder.record(state, following)
 
   def _show(self, bar: tqdm.tqdm) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
