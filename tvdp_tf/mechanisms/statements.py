@@ -20,7 +20,7 @@ _SEEDED = (
   'the noise is reproducible from --seed: it hides nothing from whoever knows '
   'the seed'
 )
-# The least share of what the ledger counts that may be stated: it is rounded or,
+# The least share of the ledger's epsilon that may be stated: it is rounded or,
 # with secret sampling, accounted at another Renyi order.
 _SAME = {'none': 1 - 1e-6, 'poisson': 0.99}
 
