@@ -83,7 +83,7 @@ def _define() -> dict[str, flags.FlagHolder]:
     ' models to attack; by default 50.',
   )
   holders['confidence'] = flags.DEFINE_float(
-    'confidence', _DEFAULTS.confidence, 'Of the lower bound.'
+    'confidence', _DEFAULTS.confidence, 'Confidence of the lower bound.'
   )
   holders['noise_scale'] = flags.DEFINE_float(
     'noise_scale',
@@ -95,10 +95,12 @@ def _define() -> dict[str, flags.FlagHolder]:
 
 
 _AUDIT = flags.DEFINE_bool(
-  'audit', False, 'Find an epsilon that the releases are shown to exceed.'
+  'audit', False, 'Find a lower bound of epsilon from the releases.'
 )
 _MEMBERSHIP = flags.DEFINE_bool(
-  'membership', False, 'Find out who was trained on, from the global models.'
+  'membership',
+  False,
+  'Infer from the global models which examples they were trained on.',
 )
 _SETTINGS = _define()
 _TRAINING_SETTINGS = shared_flags.define(_TRAINING)
@@ -152,10 +154,10 @@ def _audit(path: pathlib.Path | None) -> None:
     kind = mechanisms.MECHANISMS.get(flags.FLAGS.mechanism)
     if kind is not None and kind.unit == 'user':
       refused.remove('l2_norm_clip')  # Of the updates.
-    _check_not_given(refused, 'to audit a model or data set of your own')
+    _check_not_given(refused, 'in the audit of a model or data set')
     _audit_model(path)
   else:
-    _check_not_given(_OF_A_MODEL, 'to --audit without --model or --dataset')
+    _check_not_given(_OF_A_MODEL, 'with --audit without --model or --dataset')
     _audit_client(path)
 
 
@@ -281,9 +283,7 @@ def _membership(path: pathlib.Path | None) -> None:
 def main() -> None:
   """Runs the attack that the flags ask for."""
   if _AUDIT.value == _MEMBERSHIP.value:
-    raise errors.UsageError(
-      'audit or --membership must be given, and not both: what is the attack?'
-    )
+    raise errors.UsageError('audit or --membership must be given, but not both')
   path = None if _OUTPUT_DIR.value is None else pathlib.Path(_OUTPUT_DIR.value)
   try:
     (_audit if _AUDIT.value else _membership)(path)

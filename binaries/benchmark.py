@@ -30,13 +30,13 @@ _MEASURE = flags.DEFINE_list(
 _WORKS = flags.DEFINE_list(
   'works',
   ['mlp-round', 'cnn-round'],
-  f'On which works, of {", ".join(work.WORKS)}.',
+  f'Which works to measure, of {", ".join(work.WORKS)}.',
 )
 _CONTENDERS = flags.DEFINE_list(
   'contenders',
   [name for name, one in contenders.CONTENDERS.items() if not one.on_gpu],
-  f'Whom to measure; {contenders.OURS.name} takes part in any case. Forms that '
-  'begin with gpu need a GPU, and are measured only when they are named.',
+  f'Which programs to measure; {contenders.OURS.name} always takes part. Forms'
+  ' that begin with gpu need a GPU, and are measured only when they are named.',
 )
 _TURNS = flags.DEFINE_integer('turns', 8, 'Turns of each program.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds in a turn.')
@@ -67,7 +67,7 @@ def _check_works(chosen: dict[str, work.Work]) -> None:
   for name in _CONTENDERS.value if _CONTENDERS.present else ():
     if not any(map(contenders.CONTENDERS[name].does, chosen.values())):
       raise errors.UsageError(
-        f'--contenders: {name} does none of {", ".join(chosen)}'
+        f'--contenders: {name} supports none of {", ".join(chosen)}'
       )
 
 

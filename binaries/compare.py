@@ -40,8 +40,8 @@ _THETA = flags.DEFINE_list(
 _NONE_LEARNING_RATE = flags.DEFINE_float(
   'none_learning_rate',
   0.5,
-  'Learning rate of none, whose steps neither a projection nor a clip holds'
-  ' back.',
+  'Learning rate of the mechanism none, whose steps no projection or clip'
+  ' limits.',
 )
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder to create; by default runs/<date and time>.'

@@ -63,7 +63,9 @@ def _define() -> dict[str, flags.FlagHolder]:
 _SETTINGS = _define()
 _AUTO = shared_flags.define_auto()
 flags.adopt_module_key_flags(shared_flags)  # So that --help lists them.
-_PROGRESS = flags.DEFINE_bool('progress', True, 'Count the plans compared.')
+_PROGRESS = flags.DEFINE_bool(
+  'progress', True, 'Show how many plans were compared.'
+)
 _PILOT = flags.DEFINE_string(
   'estimate_contraction',
   None,
@@ -125,8 +127,8 @@ def _audit(ledger: str, output_dir: pathlib.Path | None) -> None:
     others.append(_PILOT.name)
   if others:
     raise ValueError(
-      f'ledger must be given without --{others[0]}, got both: what it means is'
-      ' in the file'
+      f'ledger must be given without --{others[0]}, got both: the file holds'
+      ' all settings'
     )
   if not pathlib.Path(ledger).is_file():
     raise ValueError(f"ledger must be a run's ledger file, got {ledger!r}")

@@ -36,9 +36,9 @@ _DATA_DIR = flags.DEFINE_string(
 _DEVICE = flags.DEFINE_enum(
   'device', 'auto', settings.DEVICES, 'Where it is executed.'
 )
-_SHARD = flags.DEFINE_string('shard', '1/1', 'i/n: the i-th of n parts.')
+_SHARD = flags.DEFINE_string('shard', '1/1', 'i/n: run the i-th of n parts.')
 _MERGE = flags.DEFINE_list('merge', [], 'Folders of shards to join.')
-_RESUME = flags.DEFINE_bool('resume', False, 'Go on in --output_dir.')
+_RESUME = flags.DEFINE_bool('resume', False, 'Continue in --output_dir.')
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'Folder; by default runs/<experiment>.'
 )

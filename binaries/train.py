@@ -30,7 +30,7 @@ flags.adopt_module_key_flags(shared_flags)
 _RESUME = flags.DEFINE_bool(
   'resume',
   False,
-  'Go on with the run in --output_dir, which had the same flags.',
+  'Continue the run in --output_dir, with the same flags.',
 )
 _LEDGER = flags.DEFINE_string(
   'ledger',
@@ -42,8 +42,8 @@ _LEDGER = flags.DEFINE_string(
 _LEDGER_EPSILON = flags.DEFINE_float(
   'ledger_epsilon',
   None,
-  'What a client may spend in all runs that share --ledger, when it is created;'
-  ' by default --epsilon.',
+  'Epsilon that a client may spend in all runs that share --ledger; fixed when'
+  ' the file is created; by default --epsilon.',
 )
 _BEST_OF = flags.DEFINE_float(
   'best_of',
@@ -53,7 +53,7 @@ _BEST_OF = flags.DEFINE_float(
 )
 _PROGRESS = flags.DEFINE_bool('progress', True, 'Draw a progress bar.')
 _DETERMINISTIC = flags.DEFINE_bool(
-  'deterministic', False, "The same bits in every run of a GPU's, slower."
+  'deterministic', False, 'Make runs on a GPU reproducible to the bit; slower.'
 )
 _WORKERS = flags.DEFINE_list(
   'workers', [], 'host:port of each worker, for --runtime=remote.'
@@ -161,10 +161,10 @@ def _check_device(settings: settings_lib.TrainingSettings) -> None:
 def _how_to_go_on(output_dir: pathlib.Path) -> str:
   """What is said of a run that was interrupted."""
   if not output_dir.exists():
-    return 'interrupted before anything was released: nothing is written'
+    return 'interrupted before anything was released: nothing was written'
   return (
-    f'interrupted: the same command with --output_dir={output_dir} --resume '
-    'goes on from there'
+    'interrupted: to continue, run the same command with'
+    f' --output_dir={output_dir} --resume'
   )
 
 

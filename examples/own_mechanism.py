@@ -76,7 +76,7 @@ class LocalUsers(tvdp_tf.Mechanism):
       assumptions=(
         'clients run this code and keep their noise secret',
         'the server is honest but curious, and the cohorts are public',
-        'a person is one user',
+        'each person is one user',
       ),
       rule=self.rule,
     )

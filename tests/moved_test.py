@@ -32,7 +32,9 @@ class MovedTest(parameterized.TestCase):
   @parameterized.parameters(*MODULES)
   def test_a_module(self, old, new):
     sys.modules.pop(old, None)
-    with self.assertWarnsRegex(DeprecationWarning, f'{old} is {new} now'):
+    with self.assertWarnsRegex(
+      DeprecationWarning, f'{old} was renamed to {new}'
+    ):
       found = importlib.import_module(old)
     self.assertIs(found, importlib.import_module(new))
     # The new module is still itself.
@@ -58,7 +60,8 @@ class MovedTest(parameterized.TestCase):
     )
     self.assertEqual(done.returncode, 1)
     self.assertIn(
-      'tvdp_tf.privacy.mechanisms is tvdp_tf.mechanisms now', done.stderr
+      'tvdp_tf.privacy.mechanisms was renamed to tvdp_tf.mechanisms',
+      done.stderr,
     )
 
   def test_nothing_of_ours_uses_an_old_name(self):

@@ -72,7 +72,7 @@ class PublicNamesTest(parameterized.TestCase):
   @parameterized.parameters(
     ('fit', 'tensorflow', 'requirements.lock'),
     ('local_noise', 'tensorflow_federated', 'requirements.lock'),
-    ('plan', 'tqdm', r"pip install '.\[plan\]' in its sources"),
+    ('plan', 'tqdm', r"run pip install '.\[plan\]' in"),
   )
   def test_what_is_missing_is_named_in_one_line(self, name, module, cure):
     code = f'sys.modules[{module!r}] = None; import tvdp_tf; tvdp_tf.{name}'

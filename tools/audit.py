@@ -31,7 +31,7 @@ _EXCEPTIONS = _ROOT / 'audit-exceptions.txt'
 _TIMEOUT_S = 600
 
 _REQUIRE_ANSWER = flags.DEFINE_bool(
-  'require_answer', False, 'Fail where nothing can be learnt.'
+  'require_answer', False, 'Fail if the vulnerabilities cannot be looked up.'
 )
 
 
@@ -124,7 +124,7 @@ def _call(*command: str | pathlib.Path) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(text: str) -> str:
-  return (text.strip().splitlines() or ['it said nothing'])[-1]
+  return (text.strip().splitlines() or ['it printed nothing'])[-1]
 
 
 def _install() -> None:
@@ -183,14 +183,14 @@ def audit(locks: Sequence[str]) -> None:
   for line in unlisted:
     print(f'vulnerable: {line}')
   for one, package in sorted(exceptions.keys() - listed):
-    print(f'{_EXCEPTIONS.name}: {one} of {package} is reported no more')
+    print(f'{_EXCEPTIONS.name}: {one} of {package} is no longer reported')
   if unlisted:
     raise VulnerableError(
       f'{len(unlisted)} known vulnerabilities are not in {_EXCEPTIONS.name}'
     )
   if unknown:
     raise NoAnswerError(f'not looked up: {", ".join(sorted(unknown))}')
-  print(f'No vulnerability is known but {len(listed)} listed ones.')
+  print(f'No vulnerability is known except {len(listed)} listed ones.')
 
 
 def main() -> None:

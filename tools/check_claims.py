@@ -24,14 +24,16 @@ _TOOLS = flags.DEFINE_multi_enum(
   'tools',
   list(claim_suite.TOOLS),
   list(claim_suite.TOOLS),
-  'One of them; repeat it.',
+  'A tool to check; repeat the flag for several.',
 )
 _SHARE = flags.DEFINE_float(
-  'share', 1.0, 'Of the trials; fewer show less.', 0.0, 1.0
+  'share', 1.0, 'Share of the trials to run; fewer show less.', 0.0, 1.0
 )
-_SEED = flags.DEFINE_integer('seed', 0, "Of the tools' noise.", lower_bound=0)
+_SEED = flags.DEFINE_integer(
+  'seed', 0, "Seed of the tools' noise.", lower_bound=0
+)
 _CONFIDENCE = flags.DEFINE_float(
-  'confidence', 0.99, 'Of each lower bound.', 0.5, 0.999999
+  'confidence', 0.99, 'Confidence of each lower bound.', 0.5, 0.999999
 )
 
 

@@ -24,7 +24,9 @@ _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'results/faults', 'Where faults.csv and README.md are written.'
 )
 _SEED = flags.DEFINE_integer(
-  'seed', None, 'Of the instants of the kills; by default another every time.'
+  'seed',
+  None,
+  'Seed of the times of the kills; by default a new one every time.',
 )
 
 

@@ -356,8 +356,8 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/privacy/claims.py',
     ('tests/privacy/claims_test.py',),
     (
-      "exchanged = 'its gradient made zero'",
-      "exchanged = 'added or removed (or its gradient made zero)'",
+      "exchanged = 'its gradient set to zero'",
+      "exchanged = 'added or removed (or its gradient set to zero)'",
     ),
   ),
   (
@@ -383,8 +383,8 @@ _CASES: list[mutants_of_learning.Case] = [
     ('holds, reason = verdict(plan, found.epsilon, reason)', 'pass'),
     ('found.epsilon < _SAME[plan.header.sampling] * spent', 'False'),
     ("_SAME = {'none': 1 - 1e-6", "_SAME = {'none': 0.99"),
-    ('elif found.delta < plan.settings.delta:', 'elif False:'),
-    ('elif (found.unit, found.adjacency) != recorded:', 'elif False:'),
+    ('if found.delta < plan.settings.delta:', 'if False:'),
+    ('if (found.unit, found.adjacency) != (unit, adjacency):', 'if False:'),
     ('max(on_record, plan.spending.worst_epsilon())', 'on_record'),
     ('if not (plan.is_sound and plan.header.enforced):', 'if False:'),
     ('[*assumptions(plan), *warnings(plan)]', '[*warnings(plan)]'),

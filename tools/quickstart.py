@@ -25,10 +25,10 @@ _TOOLS = flags.DEFINE_multi_enum(
   'tools',
   list(quickstart_suite.PROTECTS),
   list(quickstart_suite.PROTECTS),
-  'One of them; repeat it.',
+  'A tool to measure; repeat the flag for several.',
 )
 _PYTHON = flags.DEFINE_string(
-  'python', sys.executable, 'What makes the environments: a Python 3.11.'
+  'python', sys.executable, 'Python 3.11, which creates the environments.'
 )
 
 

@@ -29,8 +29,12 @@ from tvdp_tf.cli import program
 from tvdp_tf.output import files, layout, plots
 
 _HERE = pathlib.Path(__file__).resolve().parents[1]
-_CHECKOUT = flags.DEFINE_string('checkout', str(_HERE), 'The checkout.')
-_COLUMN = flags.DEFINE_string('column', 'after', 'What its column is called.')
+_CHECKOUT = flags.DEFINE_string(
+  'checkout', str(_HERE), 'Folder of the checkout to measure.'
+)
+_COLUMN = flags.DEFINE_string(
+  'column', 'after', 'Name of its column in the table.'
+)
 _STRUCTURE_DIR = flags.DEFINE_string(
   'structure_dir', str(_HERE / 'results' / 'structure'), 'Where to write.'
 )

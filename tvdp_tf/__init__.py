@@ -110,13 +110,13 @@ _SOURCES = {
 _NAMES_THERE = {'plan': 'make_report'}
 # What to do if a module is missing, for (name, module).
 _CURE = (
-  'tvdp_tf.{} needs {}, which is not installed: it is in requirements.lock, for'
+  'tvdp_tf.{} needs {}, which is not installed: install requirements.lock with'
   ' Python 3.11 (README.md, Installation)'
 )
 _CURES = dict.fromkeys(
   ('kymatio', 'matplotlib', 'sklearn', 'tqdm'),
-  "tvdp_tf.{} needs {}, which is not installed: pip install '.[plan]' in its"
-  ' sources',
+  "tvdp_tf.{} needs {}, which is not installed: run pip install '.[plan]' in"
+  ' its source folder',
 )
 
 

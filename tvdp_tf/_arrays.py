@@ -33,7 +33,7 @@ def encoded(arrays: Mapping[str, np.ndarray], notes: Any = None) -> bytes:
   table, parts = [], []
   for name, array in arrays.items():
     if array.dtype.hasobject:
-      raise TypeError(f'{name} must be an array of numbers or texts')
+      raise TypeError(f'{name} must be an array of numbers or strings')
     table.append([name, array.dtype.str, array.shape])
     parts.append(array.tobytes())
   head = json.dumps([notes, table]).encode()
@@ -52,7 +52,7 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
   """
   rest = memoryview(content)[_DIGEST:]
   if hashlib.sha256(rest).digest() != content[:_DIGEST]:
-    raise ValueError('it is damaged: its checksum is that of another content')
+    raise ValueError('it is damaged: its checksum does not match its content')
   try:
     end = _LENGTH + int.from_bytes(rest[:_LENGTH], 'little')
     notes, table = json.loads(bytes(rest[_LENGTH:end]))
@@ -64,7 +64,7 @@ def decoded(content: bytes) -> tuple[dict[str, np.ndarray], Any]:
       arrays[name] = np.ndarray(shape, dtype, rest, end)
       end += arrays[name].nbytes
   except (TypeError, OverflowError, RecursionError) as error:
-    raise ValueError(f'it is no file of arrays: {error}') from error
+    raise ValueError(f'it is not a file of arrays: {error}') from error
   if end != len(rest):
     raise ValueError(f'it holds {len(rest) - end} bytes too many')
   return arrays, notes

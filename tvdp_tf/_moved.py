@@ -29,7 +29,7 @@ MODULES = {
 
 def _warn(old: str, new: str, stacklevel: int) -> None:
   warnings.warn(
-    f'{old} is {new} now; the old name goes with the next release',
+    f'{old} was renamed to {new}; the next release removes the old name',
     DeprecationWarning,
     stacklevel=stacklevel,
   )

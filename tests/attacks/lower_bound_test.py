@@ -178,7 +178,7 @@ class LowerBoundTest(parameterized.TestCase):
     ([[1.0] * 4], [1.0] * 4, 0.1, 0.9, r'scores must be .* shape \(1, 4\)'),
     ([1.0, 2, 3, math.nan], [1.0] * 4, 0.1, 0.9, 'scores must be .* got nan'),
     ([1.0] * 4, [1.0, 2, 3, math.inf], 0.1, 0.9, 'alternative_scores .* inf'),
-    ([1.0] * 4, [1.0] * 5, 0.1, 0.9, 'as many as scores, got 5 and 4'),
+    ([1.0] * 4, [1.0] * 5, 0.1, 0.9, 'as long as scores, got 5 and 4'),
     ([1.0] * 4, [1.0] * 4, 0, 0.9, 'delta must be'),
     ([1.0] * 4, [1.0] * 4, 0.1, 1, 'confidence must be'),
   )

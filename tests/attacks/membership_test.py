@@ -25,7 +25,7 @@ def simulated_models(rng, models, pairs, distance, rounds=1):
 
 class ModelsTest(absltest.TestCase):
   def test_both_of_a_pair_cannot_be_members(self):
-    with self.assertRaisesRegex(ValueError, 'exactly one of each pair'):
+    with self.assertRaisesRegex(ValueError, 'exactly one member in each pair'):
       membership.Models(
         np.zeros([1, 1, 1, 2, 1]), np.zeros([1, 2]), np.ones([1, 1, 2], bool)
       )
@@ -135,7 +135,7 @@ class LikelihoodRatioTest(parameterized.TestCase):
 
   def test_an_example_that_is_in_all_shadow_models(self):
     members = np.array([[True, False], [True, True]])
-    with self.assertRaisesRegex(ValueError, 'shadow_members must hold'):
+    with self.assertRaisesRegex(ValueError, 'shadow_members must have'):
       membership.likelihood_ratios(np.zeros([2, 2]), members, np.zeros([1, 2]))
 
 

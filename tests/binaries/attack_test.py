@@ -202,8 +202,8 @@ class AuditTest(parameterized.TestCase):
       self.assertRegex(text, rf'--(\[no\])?{name}: ')
 
   @parameterized.parameters(
-    ('', '--audit or --membership must be given, and not both'),
-    ('--audit --membership', '--audit or --membership must be given, and not'),
+    ('', '--audit or --membership must be given, but not both'),
+    ('--audit --membership', '--audit or --membership must be given, but not'),
     ('--audit --mechanism=central', '--mechanism must be one of paper, grad'),
     (
       '--audit --client=me',
@@ -223,20 +223,23 @@ class AuditTest(parameterized.TestCase):
       '--audit --mechanism=gradient --calibration=printed',
       '--calibration must be one of exact, rdp, pld with mechanism gradient',
     ),
-    ('--audit --output_dir=.', '--output_dir must not exist yet, or be'),
+    ('--audit --output_dir=.', '--output_dir must be a new or an'),
     ('--audit now', "expected only flags, got 'now'"),
     (
       '--audit --dataset=digits --mechanism=central',
       '--mechanism must be one of gradient, distributed, distributed_users to'
-      " audit a model, got 'central': only for these are there canaries",
+      " audit a model, got 'central': canaries exist only for these",
     ),
     ('--audit --model=me', '--model must be one of mlp, svm, cnn, linear, ke'),
     ('--audit --dataset=me', '--dataset must be one of digits, mnist'),
     ('--audit --model=keras:me.keras', '--model must be one of mlp, svm, cnn'),
-    ('--audit --model=mlp --client=digits', '--client must not be given to'),
-    ('--audit --model=mlp --trials=10', '--trials must not be given to audit'),
-    ('--audit --users=3', '--users must not be given to --audit without'),
-    ('--audit --canaries=3', '--canaries must not be given to --audit without'),
+    ('--audit --model=mlp --client=digits', '--client must not be given in'),
+    ('--audit --model=mlp --trials=10', '--trials must not be given in the'),
+    ('--audit --users=3', '--users must not be given with --audit without'),
+    (
+      '--audit --canaries=3',
+      '--canaries must not be given with --audit without',
+    ),
     ('--audit --model=mlp --canaries=0', '--canaries must be an integer >= 1'),
     (
       '--audit --model=mlp --canaries=1000',
@@ -244,14 +247,14 @@ class AuditTest(parameterized.TestCase):
     ),
     ('--audit --model=mlp --search_seconds=0', '--search_seconds must be a'),
     ('--audit --model=mlp --noise_scale=0', '--noise_scale must be a finite'),
-    ('--audit --model=mlp --output_dir=.', '--output_dir must not exist yet'),
+    ('--audit --model=mlp --output_dir=.', '--output_dir must be a new'),
     ('--membership --canaries=2', '--canaries must not be given with'),
     ('--membership --mechanism=central', '--mechanism must be one of paper, g'),
     ('--membership --users=0', '--users must be an integer >= 1, got 0'),
     ('--membership --examples=1', '--examples must be an integer >= 2, got 1'),
     ('--membership --shadow_models=1', '--shadow_models must be an integer >='),
     ('--membership --trials=1', '--trials must be an integer >= 4, got 1'),
-    ('--membership --output_dir=.', '--output_dir must not exist yet, or be'),
+    ('--membership --output_dir=.', '--output_dir must be a new or an'),
     (
       '--membership --examples=719',
       '--examples must be an integer from 1 to 718, got 719',

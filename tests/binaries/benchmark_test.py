@@ -67,7 +67,7 @@ class FlagsTest(parameterized.TestCase):
     ('--measure=', '--measure must not be empty'),
     (
       '--contenders=jax/ghost',
-      '--contenders: jax/ghost does none of mlp-round',
+      '--contenders: jax/ghost supports none of mlp-round',
     ),
     ('--works=rnn-round', '--works must be one of mlp-round, cnn-round'),
     ('--contenders=keras', '--contenders must be one of tvdp_tf/compiled, '),
@@ -94,7 +94,7 @@ class FlagsTest(parameterized.TestCase):
     folder.create_file('mine')
     result = benchmark(folder.full_path)
     self.assertEqual(result.returncode, 2)
-    self.assertIn('--output_dir must not exist yet', result.stderr)
+    self.assertIn('--output_dir must be a new', result.stderr)
 
 
 if __name__ == '__main__':

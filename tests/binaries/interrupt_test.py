@@ -101,8 +101,8 @@ class TrainingTest(parameterized.TestCase):
       (
         1,
         '',
-        'train.py: error: interrupted: the same command with '
-        f'--output_dir={folder} --resume goes on from there\n',
+        'train.py: error: interrupted: to continue, run the same '
+        f'command with --output_dir={folder} --resume\n',
       ),
     )
     if len(signals) == 1:
@@ -137,7 +137,7 @@ class TrainingTest(parameterized.TestCase):
     self.assertEqual(process.returncode, 1)
     self.assertEqual(
       error.splitlines()[-1],
-      'train.py: error: interrupted before anything was released: nothing is '
+      'train.py: error: interrupted before anything was released: nothing was '
       'written',
     )
     self.assertNotIn('Traceback', error)

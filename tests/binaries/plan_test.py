@@ -211,7 +211,10 @@ class PlanTest(PlanTestCase):
       '--users_per_round must divide users with balanced participation, got 3',
     ),
     ('--theta=1e-30 --rounds=1000', '--theta must leave the noise of round'),
-    ('--output_dir=.', "--output_dir must not exist yet, or be empty, got '.'"),
+    (
+      '--output_dir=.',
+      "--output_dir must be a new or an empty folder, got '.'",
+    ),
     ('--estimate_contraction=no', '--estimate_contraction must be the folder'),
     ('--ledger=no', "--ledger must be a run's ledger file, got 'no'"),
     ('--ledger=.', "--ledger must be a run's ledger file, got '.'"),
@@ -399,8 +402,8 @@ class PilotTest(PlanTestCase):
     (pilot / 'noisy.csv').write_text(text.replace('7,0.0', '7,0.1', 1))
     (pilot / 'short.csv').write_text('\n'.join(text.splitlines()[:5]))
     for flags, message in (
-      ('=noisy.csv', 'noise_stddev is 0.1 in round 7, but a pilot must have'),
-      ('=short.csv', 'rounds must be 5 or more, got 4'),
+      ('=noisy.csv', 'noise_stddev must be 0 in a pilot, got 0.1 in round 7'),
+      ('=short.csv', 'rounds must have at least 5 entries, got 4'),
     ):
       result = _run(f'--estimate_contraction{flags}', cwd=pilot)
       self.assertEqual(result.stdout, '')
@@ -408,7 +411,9 @@ class PilotTest(PlanTestCase):
       self.assertIn(message, result.stderr)
     result = _run('--estimate_contraction=.', '--contraction=0.9', cwd=pilot)
     self._assert_one_line(
-      result, 2, '--contraction must not be given where it is measured, got 0.9'
+      result,
+      2,
+      '--contraction must not be given if a pilot measures it, got 0.9',
     )
     self.assertLen(os.listdir(pilot), 3)
 

@@ -257,7 +257,7 @@ class FlagsTest(parameterized.TestCase):
     pathlib.Path(folder, 'mine').touch()
     result = reproduce(folder, '--experiment=fig7')
     self.assertEqual(result.returncode, 2)
-    self.assertIn('--output_dir must not exist yet', result.stderr)
+    self.assertIn('--output_dir must be a new', result.stderr)
 
 
 if __name__ == '__main__':

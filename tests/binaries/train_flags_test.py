@@ -31,7 +31,7 @@ class FlagsTest(parameterized.TestCase):
     ),
     (
       ['--output_dir=/etc'],
-      '--output_dir must not exist yet, or be empty, got',
+      '--output_dir must be a new or an empty folder, got',
     ),
     (['--output_dir=/etc/passwd/a'], '--output_dir must be writable, got'),
     *(
@@ -156,7 +156,7 @@ class FlagsTest(parameterized.TestCase):
     pathlib.Path(folder, 'mine').touch()
     result = program_runner.run('train.py', f'--output_dir={folder}')
     self.assertEqual(result.returncode, 2)
-    self.assertIn('--output_dir must not exist yet, or be em', result.stderr)
+    self.assertIn('--output_dir must be a new or an em', result.stderr)
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertEqual(os.listdir(folder), ['mine'])
 
@@ -172,7 +172,7 @@ class FlagsTest(parameterized.TestCase):
     self.assertEqual(result.returncode, 1)
     notice, error = result.stderr.splitlines()
     self.assertIn('data set mnist is not in', notice)
-    self.assertEndsWith(notice, ': downloads it')
+    self.assertEndsWith(notice, ': downloading it')
     self.assertStartsWith(error, 'train.py: error: data set mnist is not in')
     self.assertFalse(os.path.lexists(f'{folder}/run'))
 

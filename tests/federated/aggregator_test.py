@@ -116,7 +116,7 @@ class AggregatorExecutionTest(parameterized.TestCase):
       state = output.state
       if m == 1:
         shorter = privacy.ListedSchedule((0.3, 0.4))
-        with self.assertRaisesRegex(ValueError, 'no longer, got 4 rounds'):
+        with self.assertRaisesRegex(ValueError, 'not longer, got 4 rounds'):
           schedule_state.refined(state, privacy.ListedSchedule((1.0,) * 4))
         with self.assertRaisesRegex(ValueError, 'of the kind that the process'):
           schedule_state.refined(self.process.initialize(), shorter)

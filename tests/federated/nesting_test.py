@@ -373,7 +373,7 @@ class SelectTest(parameterized.TestCase):
   @parameterized.parameters(tff.federated_select, tff.federated_secure_select)
   def test_what_clients_ask_for_is_sent(self, select):
     process = create(_Asking(select))
-    with self.assertRaisesRegex(ValueError, r'values of the types int32\[1\]$'):
+    with self.assertRaisesRegex(ValueError, r'values of type int32\[1\]$'):
       federated.check_nesting(process)
 
 
@@ -477,7 +477,7 @@ class AggregatorsTest(parameterized.TestCase):
     process = create(build())
     federated.check_nesting(process)
     with self.assertRaisesRegex(
-      ValueError, '^the state after a round .* is still at the round before$'
+      ValueError, '^the state after a round .* is still at the previous round$'
     ):
       federated.check_nesting(standing_still(process))
 
@@ -489,7 +489,7 @@ class AggregatorsTest(parameterized.TestCase):
   def test_other_values_are_found(self, wrap, has_weights, types):
     process = create(wrap(weighted() if has_weights else local()))
     with self.assertRaisesRegex(
-      ValueError, f'got other values of the types {types}'
+      ValueError, f'got other values of type {types}'
     ):
       federated.check_nesting(process, public_weights=has_weights)
 
@@ -521,7 +521,8 @@ class QueriesTest(parameterized.TestCase):
   def test_without_noise_of_ours(self, query):
     for made in (query(), tfp.NormalizedQuery(query(), 2.0)):
       with self.assertRaisesRegex(
-        ValueError, '^process must have an aggregator with noise .* got none$'
+        ValueError,
+        '^process must contain an aggregator with noise .* got none$',
       ):
         federated.check_nesting(create(of_query(made)))
       with self.assertRaisesRegex(ValueError, 'got none$'):

@@ -64,7 +64,7 @@ class UnavailableTest(parameterized.TestCase):
     self.assertLess(time.monotonic() - started, 60)
     self.assertTrue(mutations.is_one_line(caught.exception))
     self.assertIn(
-      f'mnist is not in {folder}: downloads it', '\n'.join(logs.output)
+      f'mnist is not in {folder}: downloading it', '\n'.join(logs.output)
     )
 
 
@@ -89,9 +89,13 @@ class OwnTest(parameterized.TestCase):
     self.assertEqual(datasets.load('mine', 'there').name, 'mine in there')
 
   @parameterized.parameters(
-    ({'text': None}, {}, 'no image and label'),
+    ({'text': None}, {}, 'instead of image and label'),
     ({'image': (None, 8, 1), 'label': None}, {}, 'not of one size'),
-    ({'image': (8, 8, 1), 'label': None}, {'train': 1}, 'no train and test'),
+    (
+      {'image': (8, 8, 1), 'label': None},
+      {'train': 1},
+      'instead of train and test',
+    ),
   )
   def test_tfds_sets_that_do_not_fit(self, features, splits, message):
     info = types.SimpleNamespace(

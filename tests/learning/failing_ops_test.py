@@ -248,7 +248,7 @@ class CheckTest(parameterized.TestCase):
   def test_says_what_to_do(self):
     concrete = traced(REFUSED['bare'])
     with self.assertRaisesRegex(
-      ValueError, r'none of the 5 rows: clip it once it is an integer, by tf\.'
+      ValueError, r'outside of the 5 rows: clip it as an integer, by tf\.'
     ):
       failing_ops.check('model', concrete.graph, concrete.graph.inputs)
 
@@ -460,7 +460,7 @@ class StepsTest(parameterized.TestCase):
       return tf.reduce_sum(pairs[:, 0] * pairs[:, 1])
 
     with self.assertRaisesRegex(
-      ValueError, '^model must take any number of examples, .* with 1 of them'
+      ValueError, '^model must accept any number of examples, .* with 1 of them'
     ):
       self.check(loss)
 

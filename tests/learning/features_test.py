@@ -254,15 +254,13 @@ class OwnFeaturesTest(absltest.TestCase):
     self.assertIn('features (halves) are a fixed, public function', words)
     self.assertIn('features_test claims', words)
     self.assertLen(fed.features_sha256, 64)
-    with self.assertRaisesRegex(
-      ValueError, 'a name of their own, .* got .halves'
-    ):
+    with self.assertRaisesRegex(ValueError, 'a name that is an .* got .halves'):
       features.register(type('halves', (), {'__call__': halves}))
     with self.assertRaisesRegex(
-      ValueError, 'a name of their own, .* got .<lambda'
+      ValueError, 'a name that is an .* got .<lambda'
     ):
       features.register(lambda x: x)
-    with self.assertRaisesRegex(ValueError, "a name of their own, .* got ''"):
+    with self.assertRaisesRegex(ValueError, "a name that is an .* got ''"):
       features.register(functools.partial(np.ravel))
 
   def test_takes_a_function_that_is_defined_again(self):
@@ -316,7 +314,7 @@ class OwnFeaturesTest(absltest.TestCase):
     mixing = features.Features(
       'mixing', lambda x: (x - x.mean(axis=0)).reshape(len(x), -1)
     )
-    with self.assertRaisesRegex(ValueError, 'other features for the same'):
+    with self.assertRaisesRegex(ValueError, 'depend on the other examples'):
       features.check(mixing, images())
 
   def test_what_is_not_finite_is_found(self):

@@ -244,7 +244,7 @@ class FunctionalModelTest(parameterized.TestCase):
         tf.keras.Sequential(
           [layer.Input([4, 4, 1]), layer.RandomFlip(), layer.Flatten(), hidden]
         ),
-        'use no state but its weights, as the generators of RandomFlip',
+        'use no state but its weights, such as the generator of RandomFlip',
       ),
       (
         tf.keras.Sequential([layer.Input([16]), Hiding(hidden.kernel)]),

@@ -466,7 +466,7 @@ class SelfCheckTest(absltest.TestCase):
     with (
       mock.patch.object(ghost_list, '_is_known_loss', lambda loss: True),
       mock.patch.object(example_independence, '_DRAWS', 1),
-      self.assertRaisesRegex(ValueError, 'single examples, but .* clips off'),
+      self.assertRaisesRegex(ValueError, 'single examples by .* clips'),
     ):
       example_independence.clipped_sum(model, loss, 0.5)
 

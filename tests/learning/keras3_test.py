@@ -165,7 +165,7 @@ class Keras3Test(parameterized.TestCase):
         return tf.nn.experimental.stateless_dropout(x, 0.5, [1, 2])
 
     wrapped = functional.FunctionalModel(sequential(Masked(), LAYERS.Dense(3)))
-    with self.assertRaisesRegex(ValueError, 'every example of a batch on its'):
+    with self.assertRaisesRegex(ValueError, 'every example of a batch indep'):
       example_independence.clipped_sum(wrapped, models.CrossEntropyLoss(), CLIP)
 
   @parameterized.parameters('int8', 'float8')

@@ -178,10 +178,14 @@ class ModelFilesTest(parameterized.TestCase):
     return f'keras:{path}'
 
   @parameterized.named_parameters(
-    ('unbuilt', _unbuilt, 'called or built before it was saved'),
-    ('unbuilt_class', Net, 'called or built before it was saved'),
-    ('two_inputs', _two_inputs, 'model must have one input, got 2: one array'),
-    ('two_outputs', _two_outputs, 'model must have one output, got 2: one'),
+    ('unbuilt', _unbuilt, 'called or built before it is saved'),
+    ('unbuilt_class', Net, 'called or built before it is saved'),
+    ('two_inputs', _two_inputs, 'model must have one input, got 2: its input'),
+    (
+      'two_outputs',
+      _two_outputs,
+      'model must have one output, got 2: its input',
+    ),
   )
   def test_the_cure_is_named(self, build, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -205,7 +209,7 @@ class ModelFilesTest(parameterized.TestCase):
     tf.debugging.assert_near(one, other)
 
   def test_a_model_that_is_no_graph_of_layers(self):
-    with self.assertRaisesRegex(ValueError, 'must be built of keras.Input'):
+    with self.assertRaisesRegex(ValueError, 'must be built from keras.Input'):
       functional.FunctionalModel(_called(Net()))
     with self.assertRaisesRegex(ValueError, 'one output, got 2 and 1'):
       functional.FunctionalModel(_two_inputs())
@@ -244,7 +248,7 @@ class ImportTest(absltest.TestCase):
     self.assertEqual(result.returncode, 2)
     self.assertLen(result.stderr.splitlines(), 1)
     self.assertIn(
-      '--model must be of classes that Keras finds, got Thrice in '
+      '--model must consist of classes that Keras finds, got Thrice in '
       "'Thrice.keras': decorate them with @tf.keras.saving.register_keras_s",
       result.stderr,
     )

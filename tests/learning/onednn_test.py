@@ -183,7 +183,7 @@ class NormalizationTest(absltest.TestCase):
         return tf.reshape(outputs, [-1, 6])
 
     with self.assertRaisesRegex(
-      ValueError, 'must normalize by .* got the op FusedBatchNormV3 '
+      ValueError, 'must normalize with .* got the op FusedBatchNormV3 '
     ):
       functional.FunctionalModel(
         tf.keras.Sequential([tf.keras.Input([6]), Hidden(), LAYERS.Dense(3)])

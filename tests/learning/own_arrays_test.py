@@ -47,7 +47,10 @@ class DatasetFieldsTest(parameterized.TestCase):
   @parameterized.parameters(
     (_with('train_labels', 3, 2), 'train_labels must hold class .* in row 3'),
     (_with('train_labels', 3, -1), 'class numbers in .0, 2.*, .* in row 3'),
-    (_with('test_labels', 0, 0.5), 'test_labels must .* another in row 0'),
+    (
+      _with('test_labels', 0, 0.5),
+      'test_labels must .* another value in row 0',
+    ),
     (
       _with('train_features', 5, np.nan),
       'train_features .* finite .* in row 5',
@@ -57,15 +60,15 @@ class DatasetFieldsTest(parameterized.TestCase):
       'test_features .* within float32.* row 1',
     ),
     ({'train_labels': _Y[:5]}, 'train_labels .* 6 examples and 5 labels'),
-    ({'train_labels': np.eye(3)[_Y[:6]]}, r'a row of them, .* \(6, 3\)'),
+    ({'train_labels': np.eye(3)[_Y[:6]]}, r'one-dimensional, .* \(6, 3\)'),
     ({'train_features': _X[:6, :3]}, r'one shape, got \(3,\) and \(4,\)'),
     (
       {'test_features': _X[:0], 'test_labels': _Y[:0]},
-      'test_labels must .* one example or more, got 0 examples and 0 labels',
+      'test_labels must .* at least one, got 0 examples and 0 labels',
     ),
     ({'train_features': _X[:6, 0]}, r'one shape, got \(\) and \(4,\)'),
     ({'train_features': [[1.0], [1.0, 2.0]]}, 'train_features .* of numbers'),
-    ({'train_labels': ['a'] * 6}, 'train_labels must hold numbers alone'),
+    ({'train_labels': ['a'] * 6}, 'train_labels must hold only numbers'),
     ({'num_classes': 1}, 'num_classes must be an integer >= 2, got 1'),
     ({'num_classes': 2.5}, 'num_classes must be an integer >= 2, got 2.5'),
   )

@@ -83,7 +83,7 @@ class DataTest(parameterized.TestCase):
     ('frames', _Frame(_X), _Frame(_Y), (_Frame(_X[1:3].copy()), _Y[1:3])),
   )
   def test_test_data_are_not_the_private_ones(self, x, y, test):
-    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+    with self.assertRaisesRegex(ValueError, '^test must be public data other'):
       _dataset(x, y, test)
 
   def test_neighbors_in_memory_are_no_examples_of_x(self):
@@ -101,12 +101,12 @@ class DataTest(parameterized.TestCase):
   @parameterized.parameters('float32', 'float64', 'uint8', 'int64')
   def test_a_copy_is_found_whatever_its_type(self, dtype):
     x = (8 * _X[:, :3]).astype(dtype)  # Of no whole number of words.
-    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+    with self.assertRaisesRegex(ValueError, '^test must be public data other'):
       _dataset(x, _Y, (x[[1, 0]], _Y[:2]), dtype=dtype)
     _dataset(x, _Y, (x + 1, _Y), dtype=dtype)
     # As of a frame, a column after the other.
     columns = np.asfortranarray(x)
-    with self.assertRaisesRegex(ValueError, '^test must be other data than x'):
+    with self.assertRaisesRegex(ValueError, '^test must be public data other'):
       _dataset(columns, _Y, (x[[1, 0]], _Y[:2]), dtype=dtype)
     _dataset(columns, _Y, (np.asfortranarray(x + 1), _Y), dtype=dtype)
 
@@ -157,7 +157,7 @@ class DataTest(parameterized.TestCase):
         _dataset(*arguments)
         continue
       with self.assertRaisesRegex(
-        ValueError, '^test must have the columns of x'
+        ValueError, '^test and .* must have the columns of x'
       ):
         _dataset(*arguments)
 
@@ -168,7 +168,9 @@ class DataTest(parameterized.TestCase):
     if are_taken:
       self.assertLen(_dataset(x, user_ids=user_ids)[1], 3)
       return
-    with self.assertRaisesRegex(ValueError, '^users must have the index of'):
+    with self.assertRaisesRegex(
+      ValueError, '^users must have the same index as'
+    ):
       _dataset(x, user_ids=user_ids)
 
   def test_labels_of_other_rows(self):
@@ -181,7 +183,7 @@ class DataTest(parameterized.TestCase):
       (([(x, moved)], None), 'y of user 0'),
     ):
       with self.assertRaisesRegex(
-        ValueError, f'^{name} must have the index of'
+        ValueError, f'^{name} must have the same index as'
       ):
         _dataset(*arguments)
 
@@ -213,7 +215,7 @@ class DataTest(parameterized.TestCase):
     self.assertFalse(np.shares_memory(data.train_features, x))
 
   @parameterized.named_parameters(
-    ('text', {'x': np.array([['a']] * 6)}, r'^x must hold numbers alone, got'),
+    ('text', {'x': np.array([['a']] * 6)}, r'^x must hold only numbers, got'),
     (
       'text_in_a_frame',
       {
@@ -221,7 +223,7 @@ class DataTest(parameterized.TestCase):
           np.array([[1, 'a', 'b']] * 6, object), columns=_Index(['n', 'A', 'B'])
         )
       },
-      r"^x .* alone, got the dtype object, in the column 'A': make numbers of",
+      r"^x .* numbers, got the dtype object, in the column 'A': convert",
     ),
     (
       'nan_in_a_frame',
@@ -230,14 +232,14 @@ class DataTest(parameterized.TestCase):
           np.where(_X == 9 / 8, np.nan, _X), columns=_Index(['a', 'b', 'c'])
         )
       },
-      r"^x must hold finite numbers, got another in row 2, in the column 'b'$",
+      r"^x must hold finite numbers, got .* in row 2, in the column 'b'$",
     ),
     ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
     ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),
     (
       'beyond',
       {'x': np.where(_X == 2, 1e300, _X)},
-      r'^x must hold numbers within float32, got another in row 4$',
+      r'^x must hold numbers within float32, got another value in row 4$',
     ),
     (
       'wrapped',
@@ -246,19 +248,19 @@ class DataTest(parameterized.TestCase):
         'test': (np.zeros([6, 3], int), _Y),
         'dtype': 'int32',
       },
-      r'^x must hold numbers within int32, got another in row 4$',
+      r'^x must hold numbers within int32, got another value in row 4$',
     ),
     (
       'masked',
       {'x': np.ma.masked_equal(_X, 2)},
-      r'^x must have all its numbers, got masked ones$',
+      r'^x must have no masked numbers, got some$',
     ),
     (
       'fewer',
       {'y': _Y[:5]},
       r'^y must have .* 6 examples and 5 labels$',
     ),
-    ('none', {'x': _X[:0], 'y': _Y[:0]}, r'^y must have a label'),
+    ('none', {'x': _X[:0], 'y': _Y[:0]}, r'^y must have one label'),
     (
       'class',
       {'y': _Y + 1},
@@ -266,7 +268,7 @@ class DataTest(parameterized.TestCase):
     ),
     ('score', {'y': _Y + 0.5}, r'^y must hold class numbers .* in row 0$'),
     ('soft', {'y': np.full([6, 3], 1 / 3)}, r'^y must hold .* in row 0$'),
-    ('wide', {'y': np.zeros([6, 2])}, r'a row of them, got shape \(6, 2\)$'),
+    ('wide', {'y': np.zeros([6, 2])}, r'one-dimensional, got shape \(6, 2\)$'),
     ('test', {'test': (_X[:, :2], _Y)}, r'^x must have examples of one shape'),
     ('test_label', {'test': (_X, -_Y)}, r'^y of test must hold .* in row 1$'),
     ('test_alone', {'test': _X}, r'^x of test must be a pair'),
@@ -275,7 +277,7 @@ class DataTest(parameterized.TestCase):
     (
       'in_a_pair',
       {'x': (_X, _Y), 'y': None},
-      r'^y must be given beside x, got',
+      r'^y must be given as an argument',
     ),
     ('user', {'x': [(_X, _Y), _X], 'y': None}, r'^x of user 1 must be a pair'),
     (
@@ -306,7 +308,7 @@ class DataTest(parameterized.TestCase):
     (
       'ids_with_a_list',
       {'x': [(_X, _Y)], 'y': None, 'user_ids': [1]},
-      r'^users must be a number, or left out, where x is a list with an',
+      r'^users must be a number or left out if x is a list with an',
     ),
     (
       'a_set_of_all_users',
@@ -324,7 +326,7 @@ class DataTest(parameterized.TestCase):
         'x': [tf.data.Dataset.from_tensor_slices(_TEST).repeat()],
         'y': None,
       },
-      r'^x of user 0 must end, got a tf.data.Dataset that repeats$',
+      r'^x of user 0 must be finite, got a tf.data.Dataset that repeats$',
     ),
     (
       'no_pairs',

@@ -184,7 +184,7 @@ class ModelTest(parameterized.TestCase):
       'softmax_layer',
       lambda: _sequential(_LAYERS.Dense(3), _LAYERS.Softmax()),
       None,
-      'outputs that are probabilities: leave the last step out',
+      'outputs that are probabilities: remove the last step',
     ),
     (
       'image',
@@ -202,7 +202,7 @@ class ModelTest(parameterized.TestCase):
       'from_probabilities',
       lambda: _sequential(_LAYERS.Dense(3)),
       tf.keras.losses.SparseCategoricalCrossentropy(),
-      '^loss must be of scores, got one with from_logits=False',
+      '^loss must take scores, got one with from_logits=False',
     ),
     (
       'float64',
@@ -215,7 +215,7 @@ class ModelTest(parameterized.TestCase):
       'adapted',
       lambda: _sequential(_LAYERS.Normalization(), _LAYERS.Dense(3)),
       None,
-      'count.* in int64: what a layer has adapted to belongs into the data',
+      'count.* in int64: what a layer has adapted to belongs in the data',
     ),
     (
       'function',
@@ -231,7 +231,7 @@ class ModelTest(parameterized.TestCase):
         )
       ),
       None,
-      '^model must have finite weights, got others$',
+      '^model must have finite weights, got some that are not$',
     ),
     (
       'words',
@@ -241,7 +241,7 @@ class ModelTest(parameterized.TestCase):
         _LAYERS.Dense(3),
       ),
       None,
-      'an input of numbers, got one of .*string.*: have words looked up in',
+      'an input of numbers, got one of .*string.*: look up words in',
     ),
     (
       'several_classes',
@@ -253,13 +253,13 @@ class ModelTest(parameterized.TestCase):
       'fails',
       lambda: _sequential(_LAYERS.CategoryEncoding(4), _LAYERS.Dense(3)),
       None,
-      '^model must take any values of the shape of its input, got ',
+      '^model must accept any values of the shape of its input, got ',
     ),
     (
       'one_hot_loss',
       lambda: _sequential(_LAYERS.Dense(3)),
       tf.keras.losses.CategoricalCrossentropy(from_logits=True),
-      '^loss must be of class numbers, .* got CategoricalCrossentropy$',
+      '^loss must take class numbers, .* got CategoricalCrossentropy: ',
     ),
     (
       'no_loss',
@@ -289,7 +289,7 @@ class ModelTest(parameterized.TestCase):
       'used_twice',
       _used_twice,
       None,
-      'outputs that are probabilities: leave the last step out',
+      'outputs that are probabilities: remove the last step',
     ),
     (
       'integers',
@@ -301,13 +301,13 @@ class ModelTest(parameterized.TestCase):
         _LAYERS.Softmax(),
       ),
       None,
-      'outputs that are probabilities: leave the last step out',
+      'outputs that are probabilities: remove the last step',
     ),
     (
       'one_output',
       lambda: _of_tokens(_LAYERS.Activation('sigmoid'), _LAYERS.Flatten()),
       None,
-      'outputs that are probabilities: leave the last step out',
+      'outputs that are probabilities: remove the last step',
     ),
   )
   def test_refused(self, model, loss, text):
@@ -336,7 +336,7 @@ class ModelTest(parameterized.TestCase):
 
   def test_copies_that_are_not(self):
     sizes = iter((3, 3, 3, 4, 5))
-    with self.assertRaisesRegex(ValueError, 'built the same by each call'):
+    with self.assertRaisesRegex(ValueError, 'built identically by each call'):
       own = own_model.OwnModel(
         lambda: _sequential(_LAYERS.Dense(next(sizes)), _LAYERS.Dense(3)),
         (4,),

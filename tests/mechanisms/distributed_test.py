@@ -93,7 +93,7 @@ class CalibrationTest(parameterized.TestCase):
     self.assertFalse(plan.statement().holds)
 
   @parameterized.parameters(
-    ({'dropouts': 6, 'colluders': 4}, 'dropouts must leave, with the colluder'),
+    ({'dropouts': 6, 'colluders': 4}, 'dropouts and colluders must leave at'),
     ({'dropouts': -1}, 'dropouts must be an integer >= 0'),
     ({'colluders': 1.5}, 'colluders must be an integer >= 0'),
     ({'local_steps': 2}, 'local_steps must be 1 with mechanism distributed'),
@@ -107,7 +107,7 @@ class CalibrationTest(parameterized.TestCase):
       build(**changes)
 
   def test_noise_that_leaves_no_room_on_the_grid(self):
-    with self.assertRaisesRegex(ValueError, 'epsilon must leave the rounding'):
+    with self.assertRaisesRegex(ValueError, 'epsilon must keep the rounding'):
       build(epsilon=1e-5, users_per_round=1, participation='uniform')
 
   def test_the_clip_makes_room_for_rounding(self):

@@ -141,7 +141,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     )
     audit = privacy.audit_ledger(self.run_dir / 'ledger.jsonl')
     self.assertTrue(audit.holds, audit.reason)
-    self.assertRegex(audit.reason, '_test claims: nothing of it is proven here')
+    self.assertRegex(audit.reason, '_test claims: none of this is proven here')
     # As far as is known: it is the author's claim, and the noise has a tail.
     self.assertIn('own_mechanism_test claims', audit.runs[0].run.sensitivity)
     self.assertGreater(audit.runs[0].run.noise_distance, 0)
@@ -150,7 +150,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     self.assertEqual(config['settings']['mechanism'], 'ball')
     # It is known from now on, and another of its name is refused.
     settings_lib.TrainingSettings(mechanism='ball')
-    with self.assertRaisesRegex(ValueError, 'a name of its own'):
+    with self.assertRaisesRegex(ValueError, 'its own name'):
       settings_lib.TrainingSettings(mechanism=type('Other', (Ball,), {}))
 
   def test_takes_a_class_that_is_defined_again(self):
@@ -168,7 +168,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
         {'name': 'central', '__module__': mechanisms.Central.__module__},
       ),
     ):
-      with self.assertRaisesRegex(ValueError, 'a name of its own, not that of'):
+      with self.assertRaisesRegex(ValueError, 'its own name, not that of'):
         settings_lib.TrainingSettings(mechanism=other)
 
   @parameterized.named_parameters(
@@ -184,7 +184,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     ('no_graph', 'mechanism', property(lambda self: 5, lambda *_: None), 'int'),
     ('nothing', 'sensitivity_on_record', None, 'got None'),
     ('no_pair', 'sensitivity_on_record', ('2 C',), r"got \('2 C',\)"),
-    ('no_words', 'sensitivity_on_record', (True, '2 C'), 'a str and a bool'),
+    ('no_words', 'sensitivity_on_record', (True, '2 C'), r'\(str, bool\)'),
     ('no_statement', 'statement', lambda self: None, 'return a .* got None'),
   )
   def test_what_cannot_be_used(self, name, value, message):
@@ -260,7 +260,7 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
     (type('Odd', (Ball,), {'name': 'a b'}), r"an identifier, .* name 'a b'"),
     (
       type('Half', (mechanisms.Mechanism,), {'name': 'half'}),
-      'define sensitivity_on_record, statement, got Half without',
+      'define sensitivity_on_record, statement, got Half, which',
     ),
   )
   def test_what_is_no_mechanism(self, mechanism, message):
@@ -274,29 +274,29 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
       TooLittle,
       None,
       False,
-      r'it states epsilon = 0\.1\d*, and its releases have spent ',
+      r'it states epsilon = 0\.1\d*, but its releases have spent ',
     ),
     (
       LittleLess,
       None,
       False,
-      r'it states epsilon = 7\.99, and its releases have spent 8',
+      r'it states epsilon = 7\.99, but its releases have spent 8',
     ),
     (
       AtAnotherDelta,
       None,
       False,
-      'it states delta = 1e-09, and its releases are accounted at 0.3$',
+      'it states delta = 1e-09, but its releases are accounted at 0.3$',
     ),
     (
       OfAnotherUnit,
       None,
       False,
-      'it states replace-one of one example, and its releases are accounted for'
+      'it states replace-one of one example, but its releases are accounted for'
       ' replace-one of one user$',
     ),
-    (Unsound, None, False, 'mechanism unsound promises nothing'),
-    (Unenforced, None, False, 'mechanism unenforced promises nothing'),
+    (Unsound, None, False, 'mechanism unsound gives no enforced'),
+    (Unenforced, None, False, 'mechanism unenforced gives no enforced'),
   )
   def test_a_statement_of_ones_own_leaves_nothing_out(
     self, mechanism, seed, holds, reason
@@ -387,12 +387,12 @@ class RegisteredTest(parameterized.TestCase):
     mechanisms.register_module(module)
     self.assertEqual({*mechanisms.MECHANISMS} - before, {'whole'})
     with self.assertRaisesRegex(
-      ValueError, "^mechanism must define .*statement, got 'h' without$"
+      ValueError, "^mechanism must define .*statement, got 'h', which"
     ):
       settings_lib.TrainingSettings(mechanism='h')
     again = type('Again', (Ball,), {'__module__': 'mine', 'name': 'paper'})
     setattr(module, 'Again', again)  # noqa: B010
-    with self.assertRaisesRegex(ValueError, 'a name of its own, .* got .paper'):
+    with self.assertRaisesRegex(ValueError, 'its own name, .* got .paper'):
       mechanisms.register_module(module)
 
   @parameterized.parameters(
@@ -431,7 +431,7 @@ class RegisteredTest(parameterized.TestCase):
       game_settings.GameSettings(settings(Ball))
     audit_settings.ModelAuditSettings(settings(clipped))
     for kind, name in ((examples, 'ex'), (odd, 'odd')):
-      with self.assertRaisesRegex(ValueError, f"got '{name}': only for these"):
+      with self.assertRaisesRegex(ValueError, f"got '{name}': canaries exist"):
         audit_settings.ModelAuditSettings(settings(kind))
 
 

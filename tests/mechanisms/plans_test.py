@@ -123,7 +123,7 @@ class GradientPlanTest(parameterized.TestCase):
     self.assertTrue(statement.holds)
     self.assertEqual(statement.adjacency, 'zero-out')
     self.assertEqual(zeroed.header.adjacency, 'zero-out')
-    self.assertIn('a gradient of zero in its place', statement.describe())
+    self.assertIn('present, or its gradient is zero', statement.describe())
     # As much rounding, of half as much.
     self.assertEqual(
       statement.sensitivity.rounding,

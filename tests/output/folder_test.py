@@ -51,13 +51,13 @@ class FolderTest(parameterized.TestCase):
     self.path.mkdir()
     other = self.path / f'.out.{os.getppid()}'
     with (
-      self.assertRaisesRegex(ValueError, 'of this process alone'),
+      self.assertRaisesRegex(ValueError, 'by this process only'),
       files.create_folder(self.path) as folder,
     ):
       other.mkdir()
       (folder / 'a').write_text('text')
     self.assertEqual(os.listdir(self.path), [other.name])
-    with self.assertRaisesRegex(ValueError, 'not exist yet, or be empty'):
+    with self.assertRaisesRegex(ValueError, 'be a new or an empty folder'):
       files.check_folder(self.path)
 
   def test_what_is_there_stays(self):
@@ -71,7 +71,7 @@ class FolderTest(parameterized.TestCase):
         path.mkdir()
         (path / 'mine').touch()
       with self.assertRaisesRegex(
-        ValueError, f"must not exist yet, or be empty, got '{path}'"
+        ValueError, f"must be a new or an empty folder, got '{path}'"
       ):
         files.check_folder(path)
 

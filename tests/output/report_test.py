@@ -274,7 +274,7 @@ class WordsTest(ReportTestCase):
       self.assertNotIn('epsilon =', words)
     object.__setattr__(one, 'unit', 'user')
     words = report.together([one, one])
-    self.assertIn('dealt out to other users in each: nothing is prom', words)
+    self.assertIn('dealt out to other users in each run: nothing is', words)
 
   def test_what_does_not_hold_promises_nothing(self):
     words = Page(
@@ -303,7 +303,9 @@ class WordsTest(ReportTestCase):
 
   def test_clients_without_a_limit(self):
     text = run(self.folder, epsilons=(math.inf, math.inf), target=math.inf)
-    self.assertIn('Of 2 of 2 clients something was released', Page(text).words)
+    self.assertIn(
+      'For 2 of 2 clients, something was released', Page(text).words
+    )
     self.assertNotIn('<rect', text)
 
   def test_a_shared_ledger_is_not_linked(self):
@@ -318,7 +320,7 @@ class WordsTest(ReportTestCase):
       'x', [i / 1000 for i in range(1000)], 1.0, ('clients', 'the limit'), ''
     )
     self.assertBetween(text.count('<rect'), 50, 60)
-    self.assertIn('from 0.999 over 0.499 in the middle to 0', text)
+    self.assertIn('from 0.999 to 0, with 0.499 in the middle', text)
 
   def test_what_cannot_be_drawn(self):
     text = html_page.line_chart('x', 'round', [(1, math.nan)], '')

@@ -133,27 +133,32 @@ class ScatteredCurveTest(parameterized.TestCase):
 
 class RefusalTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ('few', range(1, 5), _losses(0.8)[:4], 'rounds must be 5 or more, got 4'),
-    ('many', range(1, 10**6), range(10**6, 1, -1), '100000 at most'),
-    ('none', [], [], 'rounds must be 5 or more, got 0'),
-    ('lengths', [1, 2, 3, 4, 5], [1.0], 'losses must be one a round, got 1'),
+    (
+      'few',
+      range(1, 5),
+      _losses(0.8)[:4],
+      'rounds must have at least 5 entries, got 4',
+    ),
+    ('many', range(1, 10**6), range(10**6, 1, -1), 'at most 100000 entries'),
+    ('none', [], [], 'rounds must have at least 5 entries, got 0'),
+    ('lengths', [1, 2, 3, 4, 5], [1.0], 'losses must be one per round, got 1'),
     ('order', [1, 2, 2, 4, 5], _losses(0.8)[:5], 'rounds must be an integer'),
     ('zero', range(5), _losses(0.8)[:5], 'rounds must be an integer from 1'),
     ('nan', ROUNDS, [*_losses(0.8)[:29], np.nan], 'finite numbers, got nan'),
     ('huge', ROUNDS, [*_losses(0.8)[:29], -1e300], 'numbers, got -1e[+]300'),
     ('constant', ROUNDS, [0.7] * 30, 'losses must fall, got 0.7 in every'),
-    ('rising', ROUNDS, 3 - _losses(0.85), 'losses must fall, and by more'),
-    ('growing', ROUNDS, _losses(1.1), 'losses must fall, and by more'),
-    ('line', ROUNDS, 3 - 0.05 * ROUNDS, 'tell the contraction from 1'),
+    ('rising', ROUNDS, 3 - _losses(0.85), 'losses must fall by more'),
+    ('growing', ROUNDS, _losses(1.1), 'losses must fall by more'),
+    ('line', ROUNDS, 3 - 0.05 * ROUNDS, 'distinguish the contraction from 1'),
     (
       'scattered_line',
       *(ROUNDS, 3 - 0.05 * ROUNDS + _noise(0, 0.02)),
-      'tell the contraction from 1',
+      'distinguish the contraction from 1',
     ),
     (
       'step',
       *(ROUNDS, 0.4 + 2.0 * (ROUNDS == 1) + _noise(0, 0.02)),
-      'tell the contraction from 0',
+      'distinguish the contraction from 0',
     ),
     ('exact_step', ROUNDS, 0.4 + 2.0 * (ROUNDS == 1), 'contraction from 0'),
     (

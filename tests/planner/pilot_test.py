@@ -76,15 +76,23 @@ class ReadTest(PilotTestCase):
       'round,' + metrics_text(),
       'line 1: round must each be the name of',
     ),
-    ('no_rounds', HEADER, 'rounds must be 5 or more, got 0'),
-    ('few', metrics_text(LOSSES[:4]), 'rounds must be 5 or more, got 4'),
-    ('rising', metrics_text(3 - LOSSES), 'losses must fall, and by more'),
+    ('no_rounds', HEADER, 'rounds must have at least 5 entries, got 0'),
+    (
+      'few',
+      metrics_text(LOSSES[:4]),
+      'rounds must have at least 5 entries, got 4',
+    ),
+    ('rising', metrics_text(3 - LOSSES), 'losses must fall by more'),
     (
       'noise',
       metrics_text().replace('3,0.0,', '3,0.25,', 1),
-      'noise_stddev is 0.25 in round 3, but a pilot must have none',
+      'noise_stddev must be 0 in a pilot, got 0.25 in round 3',
     ),
-    ('nan_noise', HEADER + '1,nan,2,3\n', 'noise_stddev is nan in round 1'),
+    (
+      'nan_noise',
+      HEADER + '1,nan,2,3\n',
+      'noise_stddev must be 0 in a pilot, got nan in round 1',
+    ),
     (
       'no_number',
       HEADER + '1,0,2,3\n2,0,loss,3\n',
@@ -203,7 +211,7 @@ class MeasuredReportTest(PilotTestCase):
   @parameterized.parameters(*planning_settings.MEASURED)
   def test_measured_and_given(self, name):
     with self.assertRaisesRegex(
-      ValueError, f'^{name} must not be given where it is measured, got'
+      ValueError, f'^{name} must not be given if a pilot measures, got'
     ):
       planning_report.make_report(
         _settings(given=frozenset({name})), self.pilot()
@@ -241,17 +249,19 @@ class MeasuredReportTest(PilotTestCase):
     pilot = planning_pilot.read(str(self.folder(metrics_text(smooth), config)))
     report = planning_report.make_report(_settings(), pilot)
     text = ' '.join(planning_text.describe(report).split())
-    self.assertIn('WARNING: residuals follow one another', text)
-    self.assertIn('% of the gap to go', text)
-    self.assertIn('WARNING: A is that of rounds with --local_steps=7', text)
+    self.assertIn('WARNING: the residuals are correlated', text)
+    self.assertIn('% of the gap left', text)
+    self.assertIn(
+      'WARNING: A was measured in rounds with --local_steps=7', text
+    )
     text = planning_text.describe(
       planning_report.make_report(
         _settings(local_steps=7, learning_rate=0.5), self.pilot()
       )
     )
-    self.assertNotIn('WARNING: residuals', text)
-    self.assertNotIn('of the gap to go', text)
-    self.assertNotIn('WARNING: A is', text)
+    self.assertNotIn('WARNING: the residuals', text)
+    self.assertNotIn('of the gap left', text)
+    self.assertNotIn('WARNING: A was', text)
 
   @parameterized.parameters(('paper', True), ('gradient', False))
   def test_a_proposal_is_no_guarantee_by_itself(self, mechanism, warned):

@@ -204,7 +204,7 @@ class ReportTest(parameterized.TestCase):
     # Its cohorts are those of training.
     self.assertNotIn('training draws anew', text)
     text = planning_text.describe(_report(mechanism='gradient'))
-    self.assertIn('drawn with public seed 0', text)
+    self.assertIn('drawn with the public seed 0', text)
     values = {'dataset': 'digits', 'users': 20, 'mechanism': 'gradient'}
     text = planning_text.describe(_report(**values, split='dirichlet'))
     self.assertIn('who takes part when and who holds how much', text)
@@ -272,8 +272,8 @@ class ReportTest(parameterized.TestCase):
     self.assertIn('it promises no progress', text)
     self.assertRegex(
       text,
-      r'WARNING: the plan that was asked for \(theta = 1.1, M = 300\) has a'
-      r' bound [0-9.e+]+ times that of the best \(theta = 0.9\d*, M = ',
+      r'WARNING: the plan you asked for \(theta = 1.1, M = 300\) has a'
+      r' bound [0-9.e+]+ times that of the best plan \(theta = 0.9\d*, M = ',
     )
 
   def test_one_round_may_be_the_best(self):

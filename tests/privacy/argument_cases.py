@@ -433,7 +433,10 @@ CASES = {
         [0.1, 0.2],
         [
           ([0.1, -0.2], f'gradient_divergences must be {NON_NEGATIVE}'),
-          ([0.1], 'gradient_divergences must be 2 numbers, one a user, got 1'),
+          (
+            [0.1],
+            'gradient_divergences must be 2 numbers, one per user, got 1',
+          ),
         ],
       ),
       'lipschitz': (1.0, POSITIVE),

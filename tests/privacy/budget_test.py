@@ -107,8 +107,8 @@ class BudgetTest(parameterized.TestCase):
     others: dict[str, dict[str, Any]] = {
       'target_epsilon is 3.0': {'epsilon': 5.0},
       'clients is 4': {'clients': 5},
-      "its sensitivity is '2 ": {'sensitivity': '1'},
-      'proven: True, got': {'sensitivity_proven': False},
+      "sensitivity must be '2 ": {'sensitivity': '1'},
+      'proven: True': {'sensitivity_proven': False},
     }
     for text, changes in others.items():
       with self.assertRaisesRegex(ledger.LedgerError, text):

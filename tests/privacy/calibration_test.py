@@ -201,7 +201,7 @@ class RefusalTest(parameterized.TestCase):
 
   def test_epsilon_that_no_noise_delivers(self):
     # The user is hardly ever there: delta covers it, and nothing is needed.
-    with self.assertRaisesRegex(ValueError, '^epsilon must be below what no'):
+    with self.assertRaisesRegex(ValueError, '^epsilon must be so small that'):
       privacy.calibrate(1.0, 0.1, 1.0, 1, 1.0, 'exact', 'visible', 0.01)
     with self.assertRaisesRegex(ValueError, '^epsilon must be within reach'):
       privacy.calibrate(0.002, 0.004, 1.7, 6, 1.0, 'rdp', 'visible', 0.03)

@@ -116,7 +116,7 @@ class FormatTest(ChainedFileTest):
     ).hexdigest()
     self.replace(body[:-1] + f',"hash":"{digest}"}}\n'.encode())
     self.replace(f'{{"count":1,"hash":"{digest}"}}\n'.encode(), self.head)
-    self.assert_refused('line 1: no JSON object in canonical form')
+    self.assert_refused('line 1: not a JSON object in canonical form')
 
   def test_payload_without_json_form_is_refused_before_writing(self):
     file = ChainedFile.create(self.path, _PAYLOADS[0])
@@ -327,7 +327,7 @@ class CrashTest(ChainedFileTest):
 class SharingTest(ChainedFileTest):
   def test_one_writer(self):
     file = ChainedFile.create(self.path, _PAYLOADS[0])
-    with self.assertRaisesRegex(LedgerError, 'open for writing already'):
+    with self.assertRaisesRegex(LedgerError, 'already open for writing'):
       ChainedFile.open(self.path)
     file.append(_PAYLOADS[1])
     self.assertLen(_chained_file.read(self.path).payloads, 2)
@@ -336,7 +336,7 @@ class SharingTest(ChainedFileTest):
     with self.assertRaisesRegex(LedgerError, 'is closed'):
       file.append(_PAYLOADS[2])
     file, _ = ChainedFile.open(self.path)
-    with self.assertRaisesRegex(LedgerError, 'open for writing already'):
+    with self.assertRaisesRegex(LedgerError, 'already open for writing'):
       ChainedFile.open(self.path)
     file.close()
 
@@ -358,14 +358,14 @@ class SharingTest(ChainedFileTest):
         text=True,
       ).stdout
 
-    self.assertIn('open for writing already', child())
+    self.assertIn('already open for writing', child())
     file.close()
     self.assertEqual(child(), '')
 
   def test_existing_file_is_not_overwritten(self):
     self.write()
     before = self.content()
-    with self.assertRaisesRegex(LedgerError, 'exists already'):
+    with self.assertRaisesRegex(LedgerError, 'already exists'):
       ChainedFile.create(self.path, {})
     self.assertEqual(self.content(), before)
 

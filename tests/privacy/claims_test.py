@@ -103,9 +103,9 @@ class ClaimsTest(parameterized.TestCase):
     loss = ratio - log_density(2, 1)
     excess = -np.expm1(np.minimum(found.delivered_epsilon - loss, 0))
     self.assertGreater(excess.mean(), 0.03)  # The delta of such a promise.
-    self.assertIn('one example, its gradient made zero, from', found.unit)
+    self.assertIn('one example, its gradient set to zero, against', found.unit)
     self.assertNotIn('removed', found.unit)
-    self.assertIn('an example that is added or removed', found.describe())
+    self.assertIn('about adding or removing an example', found.describe())
 
   @parameterized.parameters((10, 4, 5), (10, 5, 4), (7, 3, 9), (60, 1, 61))
   def test_most_batches_of_an_example(self, examples, batch, steps):

@@ -94,15 +94,15 @@ class PoissonTest(ledger_cases.LedgerTestCase):
     self.assertEqual(ledger_.epsilon(0), spent)
     self.assert_refused(
       LedgerError,
-      'round 1 was released before with other noise.*go on with the next round',
+      'round 1 was already released with other.*continue with the next round',
       ledger_,
       *(1, [0, 2], ledger_cases.fresh(), 1.0),
     )
     ledger_.record(2, [0, 2], ledger_cases.fresh(), 1.0)
 
   @parameterized.parameters(
-    ({'noise_multipliers': [1.0, 2.0]}, 'noise_multipliers must be one for'),
-    ({'release_ids': ledger_cases.fresh(2)}, 'noise_digests must be one for'),
+    ({'noise_multipliers': [1.0, 2.0]}, 'noise_multipliers must have one'),
+    ({'release_ids': ledger_cases.fresh(2)}, 'noise_digests must have one'),
     ({'releases_per_client': 2}, 'releases_per_client must be 1'),
   )
   def test_one_release_of_one_noise_a_round(self, changes, regex):

@@ -66,26 +66,26 @@ class AuditTest(WrittenTest):
     self.assertEqual(
       self.audit().describe(),
       f"""Privacy ledger {self.path()}: epsilon = 1 at delta = 1e-05 HOLDS.
-  Reason: every release is on record, with noise that nobody can reproduce, on \
-what has a proven sensitivity; and no client is above the target
-  Worth: an attacker who has to tell which of two examples was there is right \
-at most 73.2 % of the time; guessing is 50 %
-  Protects: one example (replace-one: exchanged for any other; how many there \
-are is public)
+  Reason: every release is on record, its noise cannot be reproduced, its \
+sensitivity is proven, and no client is above the target
+  Worth: an attacker who has to tell which of two examples was in the data is \
+right at most 73.2 % of the time; guessing is 50 %
+  Protects: one example (replace-one: exchanged for any other; the number of \
+units is public)
   Accounting: actual participations, no amplification
-  Run 1: gradient, continuous gaussian noise, from no seed
+  Run 1: gradient, continuous gaussian noise, without a seed
     Noise is relative to: 2 C_g / n = 2 * 1.0 / 600
     Alone, worst client: epsilon = {worst} of 1; 4 records of 3 rounds
     Id {share.run.run_id}
   Records: 4 of 3 rounds; releases repeated bit for bit, not charged: 1
-  Participations: 0 to 3 a client
+  Participations: 0 to 3 per client
   Worst client: 0, epsilon = {worst}
   Median client: epsilon = {median}
   Target: epsilon = 1 for each of the 3 clients (enforced): all are within it
-  What is spent is a reading: where it may have depended on what was released, \
-what is proven is the target.
+  What is spent is a reading: if it may have depended on the releases, only \
+the target is proven.
   Chain: intact, last hash {head_hash}
-  Head: verified, no line was cut off; lines beyond it, counted: 0""",
+  Head: verified, no line was cut off; lines beyond it, which are counted: 0""",
     )
 
   def test_words_where_nothing_holds(self):
@@ -108,11 +108,11 @@ what is proven is the target.
     self.assertIn('.head is MISSING: lines may have been cut off', text)
     self.assertEqual(
       audit.reason,
-      'the head is missing, so that lines may have been cut off the end; the'
+      'the head is missing, so lines may have been cut off the end; the'
       ' noise is reproducible from a seed: this was a simulation; the'
-      ' sensitivity that the noise is relative to is not proven; 1 of 3 clients'
-      ' are above the target; run 1 has spent more than the target of its own;'
-      ' the target was not enforced, so that what was released may depend on'
+      ' sensitivity that the noise is relative to is not proven; 1 of 3'
+      ' clients are above the target; run 1 has spent more than its own'
+      ' target; the target was not enforced, so the releases may depend on'
       ' what had been spent',
     )
 
@@ -124,7 +124,7 @@ what is proven is the target.
       ledger_.record(1, [], ledger_cases.fresh(), 0.0)
     text = self.audit().describe()
     self.assertIn('secret Poisson sampling', text)
-    self.assertIn('noise, from no seed, sampling rate 0.1', text)
+    self.assertIn('noise, without a seed, sampling rate 0.1', text)
     self.assertIn('Worst client: 0, epsilon = inf', text)
     self.assertIn('Target: epsilon = inf', text)
 
@@ -147,7 +147,7 @@ what is proven is the target.
     # The whole line counts, the torn one was never released.
     self.assertEqual((audit.beyond_head, audit.torn_bytes), (1, 13))
     self.assertEqual(audit.worst_epsilon, epsilon)
-    self.assertIn('lines beyond it, counted: 1', audit.describe())
+    self.assertIn('lines beyond it, which are counted: 1', audit.describe())
     self.assertIn('An unfinished last line (13 bytes)', audit.describe())
     with ledger.PrivacyLedger.open(self.path()) as ledger_:
       self.assertEqual(ledger_.epsilon(0), epsilon)
@@ -211,7 +211,7 @@ _FORGERIES: tuple[tuple, ...] = (
   (1, 'settings_digest', 'a', 'line 2: settings_digest must match'),
   (1, 'run_id', 'a', 'line 2: run_id must match [0-9a-f]{32}'),
   (1, 'another', 1, "line 2: entry 'another' is not known"),
-  (2, 'run', 2, 'line 3: run must be one of the 1 before it, got 2'),
+  (2, 'run', 2, 'line 3: run must be at most 1, the number of'),
   (2, 'run', 0, 'line 3: run must be an integer from 1'),
   (2, 'run', True, 'line 3: run must be of type int, got True'),
   (2, 'run', None, "line 3: entry 'run' is missing"),
@@ -227,14 +227,14 @@ _FORGERIES: tuple[tuple, ...] = (
   (3, 'clients', [1, 1], 'line 4: clients must be distinct'),
   (2, 'noise_multipliers', [-1.0], 'line 3: noise_multipliers must be a fin'),
   (2, 'noise_multipliers', [1], 'line 3: noise_multipliers must be of type'),
-  (2, 'noise_multipliers', [], 'line 3: noise_multipliers must be 1 or 1'),
+  (2, 'noise_multipliers', [], 'line 3: noise_multipliers must have 1'),
   (2, 'noise_multipliers', None, "line 3: entry 'noise_multipliers' is miss"),
   (2, 'laplace_epsilon', 1.0, "line 3: entry 'laplace_epsilon' is not known"),
   (2, 'releases_per_client', 0, 'line 3: releases_per_client must be an int'),
   (2, 'noise_digests', ['a'], 'line 3: noise_digests must be hexadecimal'),
-  (2, 'noise_digests', ['a' * 64] * 2, 'line 3: noise_digests must be 1 or'),
+  (2, 'noise_digests', ['a' * 64] * 2, 'line 3: noise_digests must have 1'),
   (2, 'input_digests', [7], 'line 3: input_digests must be of type str, got 7'),
-  (2, 'input_digests', [], 'line 3: input_digests must be 1 or 1 values'),
+  (2, 'input_digests', [], 'line 3: input_digests must have 1 value or 1'),
 )
 
 
@@ -255,11 +255,11 @@ class VerdictTest(WrittenTest):
   @parameterized.parameters(
     ({}, {'seeded': True}, 'the noise is reproducible from a seed.*'),
     ({}, {'sensitivity_proven': False}, 'the sensitivity .* is not proven'),
-    ({}, {'selection': 'the best of 5'}, 'what was published was chosen.*'),
+    ({}, {'selection': 'the best of 5'}, 'the published model was chosen.*'),
     (
       {},
       {'noise_distance': 2e-6},
-      'what is drawn is not Gaussian as far out.*',
+      'the noise that is drawn is too far from.*',
     ),
     (
       {'target_epsilon': math.inf, 'enforced': False},
@@ -274,12 +274,12 @@ class VerdictTest(WrittenTest):
     (
       {'enforced': False},
       {'target_epsilon': 0.5},
-      'run 1 has spent more .* of its own; the target was not enforced, .*',
+      'run 1 has spent more .* own target; the target was not enforced, .*',
     ),
     (
       {'enforced': False},
       {},
-      'the target was not enforced, so that what was released may depend .*',
+      'the target was not enforced, so the releases may depend .*',
     ),
   )
   def test_one_fault(self, header, run, regex):
@@ -320,7 +320,7 @@ class VerdictTest(WrittenTest):
       ledger_.record(1, [], ledger_cases.fresh(), 5.0)
     self.assertEqual(self.audit().holds, holds)
     if not holds:
-      self.assert_fails('secret sampling is accounted for add-or-remove-one.*')
+      self.assert_fails('the accounting of secret sampling is only for.*')
 
   @parameterized.parameters(
     ([5.0, 5.0, 5.0], None, True),
@@ -343,7 +343,7 @@ class VerdictTest(WrittenTest):
     self.assertEqual(audit.holds, holds, audit.reason)
     if not holds:
       self.assert_fails('some rounds have the same noise and others do not.*')
-    granted = 'the noise of every release is taken to have been fixed before'
+    granted = 'this assumes that the noise of all releases was fixed before'
     self.assertEqual(granted in audit.describe(), order is None)
 
   def test_noise_that_is_not_sampled_may_recur(self):
@@ -351,7 +351,7 @@ class VerdictTest(WrittenTest):
       for m, z in enumerate([20.0, 30.0, 20.0], start=1):
         ledger_.record(m, [0], ledger_cases.fresh(), z)
     self.assertTrue(self.audit().holds, self.audit().reason)
-    self.assertNotIn('taken to have been fixed', self.audit().describe())
+    self.assertNotIn('this assumes that the noise', self.audit().describe())
 
   def test_selection_is_told(self):
     self.write(selection='the best of a secret number of runs')
@@ -401,7 +401,7 @@ class VersionOneTest(WrittenTest):
     self.assertFalse(audit.holds)
     self.assertEqual(
       audit.reason,
-      'whether the noise is reproducible from a seed is not on record',
+      'the record does not say whether the noise is reproducible from a seed',
     )
     self.assertIn(
       'gradient, unknown gaussian noise, UNKNOWN whether from a seed',

@@ -52,7 +52,7 @@ class ChargedTest(ledger_cases.LedgerTestCase):
       ledger_.first_use(ledger_cases.identity(0, model=b'other')), record
     )
     self.assertIsNone(ledger_.first_use(ids[2]))
-    with self.assertRaisesRegex(ValueError, 'release_ids must be made by'):
+    with self.assertRaisesRegex(ValueError, 'release_ids must be values that'):
       ledger_.first_use('x')
 
 

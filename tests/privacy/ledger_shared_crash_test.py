@@ -108,7 +108,7 @@ while True:
       ledger = PrivacyLedger.create(path, header, shared=True)
     break
   except LedgerError as error:
-    if 'exists already' not in str(error):
+    if 'already exists' not in str(error):
       raise
 ledger.join(ledger_cases.run(header))
 left, number = {0, 1, 2}, 0

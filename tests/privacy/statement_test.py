@@ -59,7 +59,7 @@ class HoldsTest(parameterized.TestCase):
     (
       'sensitivity_not_proven',
       {'sensitivity': privacy.paper_rule(5.0, 600)},
-      'holds must be False with a sensitivity that is not proven',
+      'holds must be False if the sensitivity is not proven',
     ),
     (
       'sensitivity_unknown',
@@ -79,7 +79,7 @@ class HoldsTest(parameterized.TestCase):
     (
       'more_delivered_than_the_target',
       {'target_epsilon': 9.4},
-      'holds must be False where no sound accountant delivers a finite',
+      'holds must be False if no sound accountant delivers a finite',
     ),
     (
       'claim_below_what_is_delivered',
@@ -89,27 +89,27 @@ class HoldsTest(parameterized.TestCase):
     (
       'unsound_accountant_alone',
       {'delivered': {'none': {'moments': 1.0}}},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
     (
       'nothing_delivered',
       {'delivered': {}},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
     (
       'no_accountant_in_the_view',
       {'view': 'outsider'},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
     (
       'infinite_target',
       {'target_epsilon': math.inf, 'claimed_epsilon': math.inf},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
     (
       'infinite_epsilon',
       {'delivered': {'none': {'exact': math.inf}}},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
   )
   def test_cannot_be_built_unsoundly(self, changes, message):
@@ -124,7 +124,7 @@ class HoldsTest(parameterized.TestCase):
         'unit': 'example',
         'sensitivity': privacy.gradient_rule(1.0, 9, 'add-or-remove-one'),
       },
-      "unit must be 'user' where holds is True in view 'poisson'",
+      "unit must be 'user' if holds is True in view 'poisson'",
     ),
     (
       'of_replacement',
@@ -132,12 +132,12 @@ class HoldsTest(parameterized.TestCase):
         'adjacency': 'replace-one',
         'sensitivity': privacy.update_rule(1.0),
       },
-      'adjacency must be add-or-remove-one where holds is True in view',
+      'adjacency must be add-or-remove-one if holds is True in view',
     ),
     (
       'by_an_accountant_there_is_not',
       {'delivered': {'poisson': {'exact': 1.0}}},
-      'holds must be False where no sound accountant',
+      'holds must be False if no sound accountant',
     ),
   )
   def test_secret_sampling_cannot_be_promised(self, changes, message):
@@ -322,18 +322,20 @@ class WorthTest(parameterized.TestCase):
     # One moves the sum by a clip one way, the other the other way.
     exchanged = stats.norm.cdf(1 / z)
     words, _ = statement.worth(epsilon, delta, 'user', 50)
-    self.assertIn('which of two users was there is right at most 53 %', words)
+    self.assertIn(
+      'which of two users was in the data is right at most 53', words
+    )
     self.assertGreater(exchanged, 0.54)
     words, _ = statement.worth(epsilon, delta, 'user', 50, adjacency)
-    self.assertIn('whether one user was there is right at most 53 %', words)
+    self.assertIn('whether one user was in the data is right at most 53', words)
     large, _ = statement.worth(11.0, 1e-6, 'user', 50, adjacency)
-    self.assertIn('whether one user was there may be right up to', large)
+    self.assertIn('whether one user was in the data may be right up to', large)
     rule = privacy.update_rule(1.0, adjacency)
     said = statement.PrivacyStatement(
       **{**GOOD, 'unit': 'user', 'adjacency': adjacency, 'sensitivity': rule}
     )
-    self.assertIn('whether one user was there', said.worth)
-    self.assertIn('whether one user was there', said.describe())
+    self.assertIn('whether one user was in the data', said.worth)
+    self.assertIn('whether one user was in the data', said.describe())
 
   @parameterized.parameters(10.5, 11.0, 12.3, 40.0)
   def test_percentages_are_rounded_up(self, epsilon):
@@ -356,7 +358,7 @@ class WorthTest(parameterized.TestCase):
     self.assertEqual(state(holds=False).verdict, 'DOES NOT HOLD')
 
   def test_rounding_is_a_number(self):
-    self.assertIn('rounding included, up to 0.0013', state().describe())
+    self.assertIn('rounding error of up to 0.0013', state().describe())
 
 
 if __name__ == '__main__':

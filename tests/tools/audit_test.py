@@ -93,7 +93,7 @@ class ProgramTest(parameterized.TestCase):
   def test_clean(self):
     self.audit(_report(_package()))
     self.assertEqual(
-      self.printed, ['No vulnerability is known but 0 listed ones.']
+      self.printed, ['No vulnerability is known except 0 listed ones.']
     )
 
   def test_vulnerable(self):

@@ -99,10 +99,10 @@ class CheckpointsTest(CheckpointsTestCase):
   def test_of_another_configuration_shape_or_round(self):
     self.save(4, state())
     for opened, reason in (
-      (self.open(digest=b'e' * 32), 'of another run or configuration'),
+      (self.open(digest=b'e' * 32), 'to another run or configuration'),
       (
         self.open(like=state()._replace(weights=(np.ones([3, 2]), np.ones(1)))),
-        'in the place of float64',
+        'instead of float64',
       ),
       (
         self.open(
@@ -110,7 +110,7 @@ class CheckpointsTest(CheckpointsTestCase):
             weights=(np.ones([2, 3], np.float32), np.ones([1], np.float32))
           )
         ),
-        'in the place of float32',
+        'instead of float32',
       ),
     ):
       with self.assertLogs('absl', 'WARNING') as logs:
@@ -122,7 +122,7 @@ class CheckpointsTest(CheckpointsTestCase):
     os.rename(self.folder / 'round_4', self.folder / 'round_5')
     with self.assertLogs('absl', 'WARNING') as logs:
       self.assertIsNone(self.load())
-    self.assertIn('it is that of round 4', logs.output[0])
+    self.assertIn('it is the checkpoint of round 4', logs.output[0])
 
   def test_what_cannot_be_parsed_is_set_aside_beside_earlier_ones(self):
     def parse(completed, host):

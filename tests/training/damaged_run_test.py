@@ -94,7 +94,7 @@ class DamagedTest(resume_cases.FolderTestCase):
     )
     with self.assertLogs('absl', 'WARNING') as logs:
       training.train(self.settings, self.run_dir, resume=True)
-    self.assertIn('of another run or configuration', logs.output[0])
+    self.assertIn('to another run or configuration', logs.output[0])
     self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
 
   def test_without_any_it_starts_again_and_keeps_the_ledger(self):
@@ -162,7 +162,7 @@ class DamagedTest(resume_cases.FolderTestCase):
     before = sorted(self.run_dir.rglob('*'))
     with (
       ledger.PrivacyLedger.open(self.run_dir / run_folder.LEDGER),
-      self.assertRaisesRegex(ledger.LedgerError, 'is open for writing already'),
+      self.assertRaisesRegex(ledger.LedgerError, 'is already open for writing'),
     ):
       training.train(self.settings, self.run_dir, resume=True)
     self.assertEqual(sorted(self.run_dir.rglob('*')), before)

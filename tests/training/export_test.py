@@ -469,7 +469,7 @@ class ExportTest(parameterized.TestCase):
       export.save_model(folder / 'model', spec, [3], 2, model.get_weights())
     for call, text in zip(
       warning.call_args_list,
-      ('the SavedModel has the signature alone', 'no Keras file is written'),
+      ('the SavedModel has only the signature', 'no Keras file is written'),
       strict=True,
     ):
       self.assertStartsWith(call[0][0], text)

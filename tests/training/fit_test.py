@@ -174,7 +174,7 @@ class FitTest(FitTestCase):
       return example.no_such
 
     with self.assertRaisesRegex(
-      errors.UsageError, r'^features must take any .* got AttributeError: '
+      errors.UsageError, r'^features must accept any .* got AttributeError: '
     ):
       self.fit(model(), X, Y, users=3, features=failing)
 
@@ -244,32 +244,32 @@ class FitTest(FitTestCase):
     (
       'setting',
       {'users': 3, 'split': 'iid'},
-      r'^split is no setting of fit: it',
+      r'^split is not a setting of fit',
     ),
     ('rounds', {'users': 3, 'rounds': 10**9}, r'^rounds must be an integer fr'),
-    ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is no setting of fit: it'),
+    ('typo', {'users': 3, 'epsilno': 1}, r'^epsilno is not a setting of fit'),
     ('epsilon', {'users': 3, 'epsilon': -1}, r'^epsilon must be .*, got -1$'),
     (
       'fraction',
       {'users': 3, 'epsilon': fractions.Fraction(3, 2)},
-      r'^epsilon must be a number or a word, got Fraction.* the type Fraction$',
+      r'^epsilon must be a number or a string, got Fracti.* the type Fraction$',
     ),
     (
       'tensor',
       {'users': 3, 'learning_rate': tf.constant(0.1)},
-      r'^learning_rate must be a number or a word, got [^\n]* EagerTensor$',
+      r'^learning_rate must be a number or a string, got [^\n]* EagerTensor$',
     ),
     (
       'column',
       {'users': 3, 'rounds': np.array([[1], [2]])},
-      r'^rounds must be a number or a word, got array[^\n]* ndarray$',
+      r'^rounds must be a number or a string, got array[^\n]* ndarray$',
     ),
     (
       'listed',
       {'users': 3, 'mechanism': ['gradient']},
       r"^mechanism must be one of .*, got \['gradient'\]$",
     ),
-    ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a wor'),
+    ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a str'),
     (
       'gpu',
       {'users': 3, 'device': 'gpu'},
@@ -299,7 +299,7 @@ class FitTest(FitTestCase):
     (
       'schedule',
       {'users': 3, 'schedule': lambda m: 1.0 + m},
-      r'^schedule must be a function of a round and of their number',
+      r'^schedule must be a function of a round and the number',
     ),
   )
   def test_refused_before_there_is_a_folder(self, arguments, text):
@@ -336,7 +336,7 @@ class SharedLedgerTest(FitTestCase):
     made = fit._own(model, X, Y, TEST, None, 'none')
     settings = fit._settings(made, 4, {'rounds': 2})
     with self.assertRaisesRegex(
-      errors.UsageError, '^ledger must be given with'
+      errors.UsageError, '^ledger must not be given with'
     ):
       training.train(settings, self.folder, ledger=shared, own=made.data)
     self.assertFalse(self.folder.exists())

@@ -49,7 +49,7 @@ class SettingsTest(parameterized.TestCase):
     ('1234', 'schedule must be a number for each round'),
     (
       lambda m, rounds: 1 / (m - 3),
-      'schedule must return .*, got of round 3 ZeroDivisionError: ',
+      'schedule must return .*, got an error for round 3: ZeroDivisionError: ',
     ),
     (lambda m, rounds: math.nan, 'schedule must be a finite number > 0'),
   )

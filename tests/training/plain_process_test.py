@@ -281,7 +281,7 @@ class PlainProcessTest(parameterized.TestCase):
     plan, _ = cases.built(
       cases.settings('continuous', mechanism='none', noise=None)
     )
-    with self.assertRaisesRegex(ValueError, 'a schedule of its noise'):
+    with self.assertRaisesRegex(ValueError, 'a noise schedule'):
       plain_process.PlainProcess(plan, mock.Mock(), mock.Mock())
 
   def test_every_mechanism_says_whether_it_needs_tff(self):

@@ -300,7 +300,7 @@ class UnseededTest(resume_cases.FolderTestCase):
     with self.assertLogs(level='WARNING') as logs:
       training.train(settings, self.run_dir, resume=True)
     self.assertIn(
-      'no client of round 3 has budget left for it: the run stops after 2 ',
+      'no client of round 3 has budget left: the run stops after 2 ',
       logs.output[-1],
     )
     audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)

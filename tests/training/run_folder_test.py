@@ -84,7 +84,7 @@ class RunFolderTest(parameterized.TestCase):
         path.write_text('mine')
       else:
         path.symlink_to('nowhere')
-      with self.assertRaisesRegex(errors.UsageError, 'must not exist yet'):
+      with self.assertRaisesRegex(errors.UsageError, 'must be a new'):
         run_folder.create(path, config(), HEADER, RUN)
     self.assertEqual((self.folder / 'file').read_text(), 'mine')
 
@@ -186,7 +186,7 @@ class RunFolderTest(parameterized.TestCase):
       self.assertNotEqual(content, written)
       path.write_bytes(content)
       with self.assertRaisesRegex(
-        errors.UsageError, f"got '{run}': config.json in it {told}"
+        errors.UsageError, f"got '{run}': its config.json {told}"
       ):
         run_folder.config_to_resume(run, {**config()['settings'], 'theta': 0.8})
 
@@ -239,7 +239,7 @@ class RunFolderTest(parameterized.TestCase):
     with (
       mock.patch.object(pathlib.Path, 'read_text', side_effect=denied),
       self.assertRaisesRegex(
-        errors.UsageError, 'config.json in it cannot be read: Permission denied'
+        errors.UsageError, 'its config.json cannot be read: Permission denied'
       ),
     ):
       run_folder.read_config(self.folder)

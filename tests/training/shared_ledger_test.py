@@ -103,7 +103,7 @@ class OneBudgetTest(SharedTestCase):
 
   def test_noise_reaches_as_far_as_the_ledgers_target(self):
     with self.assertRaisesRegex(
-      errors.UsageError, '^ledger_epsilon must be smaller.* got 40.0$'
+      errors.UsageError, '^ledger_epsilon must be smaller, got 40.0: '
     ):
       self.train('a', total=40.0)
     self.assertFalse((self.folder / 'a').exists())
@@ -113,7 +113,9 @@ class OneBudgetTest(SharedTestCase):
     self.assertFalse(result.statement.holds)
     with ledger_lib.PrivacyLedger.open(self.path, shared=True) as ledger:
       text = shared_ledger.together(ledger)
-    self.assertRegex(text, 'is not bounded by .* 40, for it was not enforced$')
+    self.assertRegex(
+      text, 'is not bounded by .* 40, because it was not enforced$'
+    )
 
   def test_a_ledger_whose_noise_does_not_reach_says_so(self):
     """As one of a release that did not refuse it."""
@@ -122,14 +124,15 @@ class OneBudgetTest(SharedTestCase):
       self.train('a', total=40.0)
     with ledger_lib.PrivacyLedger.open(self.path, shared=True) as ledger:
       text = shared_ledger.together(ledger)
-    self.assertRegex(text, 'is not bounded by .* 40, for what they draw is')
+    self.assertRegex(text, 'is not bounded by .* 40, because the noise that')
     self.assertFalse(self.audit().holds)
 
   def test_times_of_secret_draws_are_kept(self):
     self.folder.chmod(0o755)
     changes = {'mechanism': 'central', 'participation': 'poisson'}
     with self.assertRaisesRegex(
-      errors.UsageError, '^ledger must be in a folder .* in one of mode 755$'
+      errors.UsageError,
+      '^ledger must be in a folder .* in a folder of mode 755$',
     ):
       self.train('a', total=5.0, **changes)
     self.assertFalse((self.folder / 'a').exists())
@@ -239,7 +242,7 @@ class CompanyTest(SharedTestCase):
     # By default the run's.
     self.assertEqual(self.audit().header.target_epsilon, 2.0)
     with self.assertRaisesRegex(
-      errors.UsageError, '^ledger_epsilon must be 2.0, as of the ledger'
+      errors.UsageError, '^ledger_epsilon must be 2.0, as in the ledger'
     ):
       shared_ledger.SharedLedger(self.path, 3.0).find()
     with self.assertRaisesRegex(ValueError, 'ledger_epsilon must be a finite'):
@@ -366,7 +369,9 @@ class ResumeTest(SharedTestCase):
     self.interrupt('a', total=6.0)
     with (
       run_folder.locked(self.folder / 'a'),
-      self.assertRaisesRegex(errors.UsageError, 'no other process goes on'),
+      self.assertRaisesRegex(
+        errors.UsageError, 'no other process is continuing'
+      ),
     ):
       self.train('a', resume=True)
 
@@ -438,7 +443,9 @@ class BestRunTest(resume_cases.FolderTestCase):
     alone = privacy.delivered_epsilon(multipliers, 1e-4, 'rdp', 'poisson', 0.5)
     self.assertLess(alone, 0.9 * epsilon)
     self.assertIn('secret number of runs', statement['assumptions'][0])
-    self.assertIn('number of runs stays a secret', statement['assumptions'][1])
+    self.assertIn(
+      'keeps secret the number of runs', statement['assumptions'][1]
+    )
     # Its ledger endorses nothing: it counts the run alone.
     audit = ledger_audit.audit(best / 'ledger.jsonl')
     self.assertFalse(audit.holds)

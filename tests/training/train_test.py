@@ -146,7 +146,7 @@ class TrainTest(resume_cases.FolderTestCase):
         folder,
       )
     self.assertIn(
-      'no client of round 5 has budget left for it: the run stops after 4 ',
+      'no client of round 5 has budget left: the run stops after 4 ',
       '\n'.join(logs.output),
     )
     # It has come to its end: resumed it would end there again.

@@ -245,8 +245,8 @@ def audit(settings: audit_settings.AuditSettings) -> AuditResult:
     )
   if not np.isfinite([scores, alternative_scores]).all():
     raise errors.TrainingFailedError(
-      'the scores are not finite: either training diverges, and learning_rate '
-      'must be smaller, or there is next to no noise'
+      'the scores are not finite: either training diverges and needs a smaller'
+      ' learning_rate, or there is almost no noise'
     )
   evidence = (scores, alternative_scores, settings.delta, settings.confidence)
   return AuditResult(

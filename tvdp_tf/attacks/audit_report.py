@@ -59,8 +59,8 @@ def _reach(result: audit.AuditResult) -> str:
       settings.epsilon, settings.delta, settings.confidence
     )
   except ValueError:
-    return f'{text}: no number that can be run could refute the claim'
-  return f'{text}: to refute the claim takes at least {needed}'
+    return f'{text}: no feasible number could refute the claim'
+  return f'{text}: at least {needed} are needed to refute the claim'
 
 
 def _noise(result: audit.AuditResult) -> str:
@@ -70,7 +70,7 @@ def _noise(result: audit.AuditResult) -> str:
     return text
   text += f', times {settings.noise_scale:g}'
   if settings.noise_scale > 1:
-    return f'{text}: more than what is claimed needs'
+    return f'{text}: more than the claim needs'
   return f'{text}: broken on purpose'
 
 

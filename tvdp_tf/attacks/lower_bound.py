@@ -158,7 +158,9 @@ def _choose_threshold(
 
 def _checked_scores(name: str, scores: np.ndarray) -> np.ndarray:
   array = np.asarray(scores, np.float64)
-  allowed = f'at least {MINIMUM_TRIALS} finite numbers in one row'
+  allowed = (
+    f'a one-dimensional array of at least {MINIMUM_TRIALS} finite numbers'
+  )
   if array.ndim != 1 or len(array) < MINIMUM_TRIALS:
     raise ValueError(f'{name} must be {allowed}, got shape {array.shape}')
   if not np.isfinite(array).all():
@@ -174,7 +176,7 @@ def _evaluate(
   alternative = _checked_scores('alternative_scores', alternative_scores)
   if len(alternative) != len(scores):
     raise ValueError(
-      f'alternative_scores must be as many as scores, got {len(alternative)}'
+      f'alternative_scores must be as long as scores, got {len(alternative)}'
       f' and {len(scores)}'
     )
   error = (1 - confidence) / 2
@@ -318,7 +320,8 @@ def trials_to_show(
   log_r = math.log1p(-(1 - delta) * special.expit(-epsilon))
   if log_r == 0:
     raise ValueError(
-      f'epsilon must be such that trials can be counted, got {epsilon!r}'
+      'epsilon must be small enough for a finite number of trials, got'
+      f' {epsilon!r}'
     )
   evaluated = math.floor(math.log(error) / log_r) + 1
   return max(2 * evaluated, MINIMUM_TRIALS)

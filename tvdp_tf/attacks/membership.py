@@ -93,7 +93,7 @@ class Models:
 
   def __post_init__(self):
     if not (self.members.sum(axis=-1) == 1).all():
-      raise ValueError('members must be exactly one of each pair')
+      raise ValueError('members must have exactly one member in each pair')
     if not np.isfinite(self.outputs).all():
       raise ValueError('outputs must be finite')
 
@@ -160,7 +160,8 @@ def likelihood_ratios(
   shadow_values = np.asarray(shadow_values, np.float64)
   if (shadow_members.all(axis=0) | ~shadow_members.any(axis=0)).any():
     raise ValueError(
-      'shadow_members must hold a model with and one without each example'
+      'shadow_members must have, for each example, a model with it and one'
+      ' without'
     )
   n_in, mean_in, var_in = _moments(shadow_values, shadow_members)
   n_out, mean_out, var_out = _moments(shadow_values, ~shadow_members)

@@ -66,7 +66,7 @@ class ClientPair:
     for mine, other in zip(self.common, self.alternative, strict=True):
       if not np.array_equal(mine, other[1:]):
         raise ValueError(
-          'alternative must be equal to data but for its first example'
+          'alternative must be equal to data except for its first example'
         )
 
   @property

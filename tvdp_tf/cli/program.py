@@ -176,7 +176,7 @@ def _parse(argv: Sequence[str]) -> None:
   except flags.Error as error:
     _exit(2, _explain(error))
   except UnicodeDecodeError:
-    _exit(2, '--flagfile must be a text file, a flag a line')
+    _exit(2, '--flagfile must be a text file, one flag per line')
   except SystemExit:
     # absl exits with 1 on a request for help.
     asked = {argument.lstrip('-').split('=')[0] for argument in argv[1:]}
@@ -220,8 +220,8 @@ def _execute(main: Callable[[], None]) -> NoReturn:
       raise
     _exit(
       1,
-      'TensorFlow Federated is not installed: it is in requirements.lock, for'
-      ' Python 3.11; what works without it is in docs/KERAS3.md',
+      'TensorFlow Federated is not installed: install requirements.lock with'
+      ' Python 3.11; docs/KERAS3.md lists what works without it',
     )
   sys.exit(0)
 

@@ -28,15 +28,15 @@ _CHOOSE_NOISE = tuple(
 _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'dataset': (
     'string',
-    f'Data set: {", ".join(datasets.LOADERS)}; tfds:NAME for any images '
-    'with labels that TFDS has; files:FOLDER for arrays that need not fit '
-    'into memory; digits is embedded.',
+    f'Data set: {", ".join(datasets.LOADERS)}; tfds:NAME for any images with'
+    ' labels that TFDS has; files:FOLDER for arrays that need not fit into'
+    ' memory; digits is included.',
   ),
   'data_dir': ('string', "TFDS's folder; downloads on first use."),
   'features': (
     'string',
-    'Features computed of each example before training, once: none or'
-    ' scattering, of images, for --model=linear. They cost no privacy.',
+    'Features computed from each example once, before training: none, or'
+    ' scattering for images with --model=linear. They cost no privacy.',
   ),
   'views': (
     tuple(views.VIEWS),
@@ -60,7 +60,7 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
       f'{name}: {mechanism.summary}'
       for name, mechanism in mechanisms.MECHANISMS.items()
     )
-    + '; or the name of your own, of a module of --import.',
+    + '; or the name of your own mechanism in a module of --import.',
   ),
   'participation': (
     settings.PARTICIPATIONS,
@@ -72,22 +72,22 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'delta': ('float', 'Target delta, well below 1 / number of examples.'),
   'adjacency': (
     settings.ADJACENCIES,
-    'What epsilon is about. replace-one: an example exchanged for any other;'
-    ' zero-out: an example or a gradient of zero in its place, half the noise'
-    ' and half the promise. By default what suits the mechanism.',
+    'What epsilon protects. replace-one: an example exchanged for any other;'
+    ' zero-out: an example whose gradient is set to zero, half the noise and'
+    ' half the promise. By default what suits the mechanism.',
   ),
   'theta': ('float', 'Ratio of the noise variances of successive rounds.'),
   'schedule': (
     'list',
-    "A schedule of one's own, in the place of --theta: a standard deviation for"
-    ' each round, comma-separated, in any unit; calibration sets the scale.',
+    'Your own schedule, instead of --theta: a standard deviation for each'
+    ' round, comma-separated, in any unit; calibration sets the scale.',
   ),
   'rounds': ('integer', 'M, the number of rounds.'),
-  'local_steps': ('integer', 'tau, full-batch steps a client takes a round.'),
+  'local_steps': ('integer', 'tau, full-batch steps of a client per round.'),
   'l2_norm_clip': (
     'float',
-    'C, the norm that parameters are projected to, or that updates are clipped '
-    'to where the noise is on their sum.',
+    'C, the norm that parameters are projected to, or that updates are clipped'
+    ' to if the noise is on their sum.',
   ),
   'example_l2_norm_clip': (
     'float',
@@ -96,13 +96,13 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'learning_rate': ('float', 'eta, of the local steps.'),
   'dropouts': (
     'integer',
-    'Of the mechanisms whose clients share the noise: how many clients of a'
-    ' round may drop out.',
+    'For mechanisms whose clients share the noise: how many clients of a round'
+    ' may drop out.',
   ),
   'colluders': (
     'integer',
-    'Of the mechanisms whose clients share the noise: how many clients of a'
-    ' round may tell the server their data and noise.',
+    'For mechanisms whose clients share the noise: how many clients of a round'
+    ' may tell the server their data and noise.',
   ),
   'server_momentum': (
     'float',
@@ -115,19 +115,23 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   ),
   'server_final_step': (
     'float',
-    "The server's last step over its first, in (0, 1]: it decays linearly.",
+    (
+      "Ratio of the server's last step to its first, in (0, 1]; the step decays"
+      ' linearly.'
+    ),
   ),
   'calibration': (
     settings.CALIBRATIONS,
-    "How the noise is set: printed and tight use the paper's unsound moment "
-    'bound; the others an accountant. By default what suits the mechanism.',
+    "How the noise is set: printed and tight use the paper's unsound moment"
+    ' bound; the others use an accountant. By default what suits the'
+    ' mechanism.',
   ),
   'noise': (
     settings.NOISES,
-    'How the noise is drawn: discrete noise is exact, on a grid of integers, '
-    'from a cryptographic generator; continuous noise is in floating point. '
-    f'With --mechanism={" or ".join(_CHOOSE_NOISE)} there is a choice, by '
-    'default discrete on the compiled runtime without a seed.',
+    'How the noise is drawn: discrete noise is exact, on a grid of integers,'
+    ' from a cryptographic generator; continuous noise is in floating point.'
+    f' With --mechanism={" or ".join(_CHOOSE_NOISE)} you can choose; the'
+    ' default is discrete on the compiled runtime without a seed.',
   ),
   'refinement': (
     settings.REFINEMENTS,
@@ -138,8 +142,8 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
   'runtime': (settings.RUNTIMES, 'What executes the TFF computation.'),
   'device': (
     settings.DEVICES,
-    'Where it is executed; auto: a GPU if there is one, and continuous noise. '
-    'A small model may be faster on the CPU.',
+    'Where it is executed; auto: a GPU, if there is one and the noise is'
+    ' continuous. A small model may be faster on the CPU.',
   ),
   'seed': (
     'integer',
@@ -185,7 +189,8 @@ def define_auto() -> flags.FlagHolder[bool]:
     False,
     'Choose all settings that are not given, for a useful linear model, from'
     ' what is public: shape and number of the examples, users, mechanism'
-    ' (gradient, if none is given), epsilon and delta. Says what and why.',
+    ' (gradient, if none is given), epsilon and delta. Prints each choice and'
+    ' the reason.',
   )
 
 

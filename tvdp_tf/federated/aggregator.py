@@ -127,9 +127,9 @@ def _create(
   inner_state_type = inner.initialize.type_signature.result.member
   if nesting.clips_or_zeroes(inner_state_type):
     raise ValueError(
-      'inner must not clip or zero, which bounds nothing after the noise: wrap '
-      'this factory in clipping_factory or zeroing_factory, or give it an '
-      'l2_norm_clip'
+      'inner must not clip or zero, because that bounds nothing after the'
+      ' noise: wrap this factory in clipping_factory or zeroing_factory, or'
+      ' give it an l2_norm_clip'
     )
   quantile = _norm_quantile(settings.distribution, _dimension(result_type))
 

@@ -367,7 +367,7 @@ def _unnoised(
     if _is_bare(tags) and not (public_weights and type_spec.shape == ())
   }
   if others:
-    yield f'other values of the types {", ".join(sorted(others))}'
+    yield f'other values of type {", ".join(sorted(others))}'
 
 
 def _in_aggregator(state_type: tff.Type, public_weights: bool) -> Iterator[str]:
@@ -432,12 +432,12 @@ def check_nesting(
     state_type = process.initialize.type_signature.result
   except AttributeError:
     raise ValueError(
-      'process must be a learning process or an aggregation process (of a'
-      f' factory, what its create returns), got {type(process).__name__}'
+      'process must be a learning process or an aggregation process (the'
+      f' result of create of a factory), got {type(process).__name__}'
     ) from None
   if not _has_noise(state_type):
     raise ValueError(
-      'process must have an aggregator with noise of tvdp_tf in it, got none'
+      'process must contain an aggregator with noise of tvdp_tf, got none'
     )
   for fields in _states(state_type):
     _check_adaptive(fields)
@@ -446,21 +446,21 @@ def check_nesting(
       fields['value_sum_process']
     ):
       raise ValueError(
-        'a noisy sum must be divided by a fixed number, not by a sum of '
-        'weights: use tensorflow_privacy.NormalizedQuery in place of '
-        'MeanFactory'
+        'a noisy sum must be divided by a fixed number, not by a sum of'
+        ' weights: use tensorflow_privacy.NormalizedQuery instead of'
+        ' MeanFactory'
       )
   found = _Round(process)
   if _names(found.leaves('state'), lambda tags: _OLD_ROUND in tags):
     raise ValueError(
-      'the state after a round must be that of the aggregator after it, got one'
-      ' whose noise schedule is still at the round before'
+      "the state after a round must hold the aggregator's new state, got one"
+      ' whose noise schedule is still at the previous round'
     )
   if adapting := {*_adapting(found.result_type, found.result)}:
     raise ValueError(
-      'what a query aggregates with must not adapt to the values of the '
-      'clients, which are not hidden by the noise there, got '
-      f'{", ".join(sorted(adapting))} in its state'
+      'the state that a query aggregates with must not adapt to the values of'
+      ' the clients, which the noise does not hide there, got'
+      f' {", ".join(sorted(adapting))} in its state'
     )
   unnoised = [*_unnoised(found, state_type, public_weights)]
   if unnoised:
@@ -476,9 +476,9 @@ def _check_adaptive(fields: dict[str, tff.Type]) -> None:
       continue
     if any(True for _ in _children(fields[name])):
       raise ValueError(
-        f'{name} must be a constant, got one that adapts to the values of the '
-        'clients: they are not hidden by the noise, and change what other '
-        'clients contribute'
+        f'{name} must be a constant, got one that adapts to the values of the'
+        ' clients: the noise does not hide them, and they change what other'
+        ' clients contribute'
       )
 
 
@@ -494,8 +494,8 @@ def _check_query(fields: dict[str, tff.Type]) -> None:
     names = {name for name, _, _ in _leaves(query, frozenset())}
     if _has_noise(fields['agg_state']) and not names <= _CONSTANTS:
       raise ValueError(
-        'a query around an aggregator with noise must have a constant clip, as '
-        f'GaussianSumQuery has, got one of the state {query}'
+        'a query around an aggregator with noise must have a constant clip, as'
+        f' GaussianSumQuery has, got one with the state {query}'
       )
     return
   own = dict(_children(query))
@@ -503,6 +503,6 @@ def _check_query(fields: dict[str, tff.Type]) -> None:
   normalized = dict(_children(own.get('numerator_state', query)))
   if not (_has_schedule(own) or _has_schedule(normalized)):
     raise ValueError(
-      'query must be a GeometricGaussianSumQuery, alone or in a '
-      f'NormalizedQuery, got one of the state {query}'
+      'query must be a GeometricGaussianSumQuery, alone or in a'
+      f' NormalizedQuery, got one with the state {query}'
     )

@@ -123,7 +123,7 @@ def refined(state: State, schedule: privacy.NoiseSchedule) -> State:
   room = len(state['variances']) if 'variances' in state else 0
   if schedule.rounds > room:
     raise ValueError(
-      'schedule must be of the kind that the process was built with, and no'
+      'schedule must be of the kind that the process was built with, and not'
       f' longer, got {schedule.rounds} rounds for {room}'
     )
   variances = np.full([room], math.nan)

@@ -114,21 +114,21 @@ def require_full_precision() -> None:
   for name, allowed in _REDUCING.items():
     if (value := os.environ.get(name, '')).upper() not in allowed:
       raise ValueError(
-        f'{name} must be unset, for clipping is proven for full float32, got '
-        f'{value!r}'
+        f'{name} must be unset, because clipping is proven only for full'
+        f' float32, got {value!r}'
       )
   for name, value in tf.config.optimizer.get_experimental_options().items():
     if name.startswith('auto_mixed_precision') and value:
       raise ValueError(
-        f"TensorFlow's option {name} must be off, for clipping is proven for "
-        f'full float32, got {value!r}'
+        f"TensorFlow's option {name} must be off, because clipping is proven"
+        f' only for full float32, got {value!r}'
       )
   flags, jit = os.environ.get('TF_XLA_FLAGS', ''), tf.config.optimizer.get_jit()
   if _clusters_by_xla(flags) or jit:
     raise ValueError(
-      "XLA's auto-clustering must be off, for under it a value may differ from "
-      f'the one that was clipped, got TF_XLA_FLAGS={flags!r} and '
-      f'tf.config.optimizer.get_jit() {jit!r}'
+      "XLA's auto-clustering must be off, because with it a value may differ"
+      f' from the one that was clipped, got TF_XLA_FLAGS={flags!r} and'
+      f' tf.config.optimizer.get_jit() {jit!r}'
     )
 
 

@@ -140,7 +140,7 @@ def write_decoded(
     finally:
       temporary.unlink(missing_ok=True)
   except OSError as error:  # Such as a folder without write access.
-    logging.info('data set %s is not kept decoded: %s', name, error)
+    logging.info('the decoded data set %s cannot be stored: %s', name, error)
 
 
 # Replaces the name of a data set, model or split that the caller brings.
@@ -310,7 +310,7 @@ def _read_tfds(
   try:
     builder = make_builder(data_dir=data_dir)
     if not builder.is_prepared():
-      logging.warning('data set %s is not in %s: downloads it', name, folder)
+      logging.warning('data set %s is not in %s: downloading it', name, folder)
       # Without a network, TFDS's ten retries would take minutes.
       downloader.MAX_RETRIES = _DOWNLOAD_RETRIES
       builder.download_and_prepare()
@@ -348,11 +348,15 @@ def _load_images(
     builder = tfds.builder(name, data_dir=data_dir)
     features, splits = builder.info.features, builder.info.splits
     if not {'image', 'label'} <= set(features):
-      raise ValueError(f'it has no image and label but {", ".join(features)}')
+      raise ValueError(
+        f'it has {", ".join(features)} instead of image and label'
+      )
     if None in features['image'].shape:
       raise ValueError('its images are not of one size')
     if splits and not {'train', 'test'} <= set(splits):
-      raise ValueError(f'it has no train and test but {", ".join(splits)}')
+      raise ValueError(
+        f'it has the splits {", ".join(splits)} instead of train and test'
+      )
     return builder
 
   train, test, num_classes = _read_tfds(name, data_dir, make_builder)
@@ -480,7 +484,7 @@ def check_natural(name: str) -> str:
   """
   if not _folder(name):
     raise ValueError(
-      f'split natural must be that of a data set files:FOLDER, got {name!r}'
+      f'split natural must be used with a data set files:FOLDER, got {name!r}'
     )
   return name
 

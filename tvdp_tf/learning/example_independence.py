@@ -203,8 +203,8 @@ def _check_sums(
     gap = float(np.linalg.norm(together - alone))
     if gap > _TOLERANCE * clip * len(labels):
       raise _RefusedError(
-        'the sum of its clipped gradients over a batch is not that over the '
-        f'single examples, but {gap / clip:.3g} clips off'
+        'the sum of its clipped gradients over a batch differs from the sum'
+        f' over single examples by {gap / clip:.3g} clips'
       )
 
 
@@ -222,13 +222,13 @@ def _repeatedly(check: Callable[[np.random.Generator], None]) -> None:
       refused = error
     except tf.errors.OpError as error:
       raise ValueError(
-        'model must take any values of the shape of its input, for a round '
-        'that fails shows an example to everybody, got '
-        f'{type(error).__name__}: {" ".join(error.message.split())[:200]}'
+        'model must accept any values of the shape of its input, because a'
+        ' round that fails discloses an example to everybody, got'
+        f' {type(error).__name__}: {" ".join(error.message.split())[:200]}'
       ) from error
   raise ValueError(
-    'model must treat every example of a batch on its own, or one of them '
-    f'moves the gradients of all: {refused}'
+    'model must treat every example of a batch independently, or one of them'
+    f' changes the gradients of all: {refused}'
   )
 
 
@@ -459,7 +459,7 @@ def check_steps(
       traced([tf.constant(w) for w in initial_weights], features, labels)
     except tf.errors.OpError as error:
       raise ValueError(
-        'model must take any number of examples, for a round that fails on'
-        f" a user's shows it to everybody, got {type(error).__name__} with"
-        f' {count} of them'
+        'model must accept any number of examples, because a round that fails'
+        f" discloses a user's number to everybody, got {type(error).__name__}"
+        f' with {count} of them'
       ) from error

@@ -355,9 +355,9 @@ class _Graph:
 
   def refuse(self, node: Any, why: str) -> None:
     raise ValueError(
-      f'{self._name} must compute with any values, for a round that fails on an'
-      f' example shows it to everybody, got the op {node.op} ({node.name}),'
-      f' {why}'
+      f'{self._name} must compute with any values, because a round that fails'
+      f' on an example discloses it to everybody, got the op {node.op}'
+      f' ({node.name}), {why}'
     )
 
   def follow(
@@ -451,7 +451,8 @@ class _Graph:
       # Everything in a branch would depend on an example: constants, shapes,
       # loops, and how many random numbers are left for other examples.
       self.refuse(
-        node, 'whose branch an example chooses: tf.where computes both'
+        node,
+        'whose branch depends on an example: use tf.where, which computes both',
       )
     results = [self._call(name, arguments) for name in names]
     return [_joined(values) for values in zip(*results, strict=True)]
@@ -461,7 +462,7 @@ class _Graph:
     while True:
       (going_on,) = self._call(node.attr['cond'].func.name, values)
       if going_on.private:
-        self.refuse(node, 'which an example may keep from ever ending')
+        self.refuse(node, 'which an example may prevent from ever ending')
       after = self._call(node.attr['body'].func.name, values)
       new = [_joined(pair) for pair in zip(values, after, strict=True)]
       repeated += 1
@@ -496,11 +497,12 @@ class _Graph:
         if operands[place].private:
           self.refuse(
             node,
-            'whose size, axis or place is computed from an example: tf.one_hot'
-            ' takes any index, and tf.gather one that is clipped',
+            'whose size, axis or position is computed from an example: use'
+            ' tf.one_hot, which takes any index, or tf.gather with a clipped'
+            ' index',
           )
     elif op not in _TOTAL:
-      self.refuse(node, 'which is not known to take any values')
+      self.refuse(node, 'which is not known to accept any values')
 
   def _check_index(self, node: Any, operands: _Values) -> None:
     place, table = _INDEXING[node.op]
@@ -528,7 +530,7 @@ class _Graph:
     else:
       self.refuse(
         node,
-        f'whose index may be none of the {rows} rows: clip it once it is an'
+        f'whose index may be outside of the {rows} rows: clip it as an'
         ' integer, by tf.clip_by_value(tf.cast(index, tf.int32), 0, rows - 1)',
       )
 

@@ -91,7 +91,7 @@ class Features:
     return (
       f'features ({self.name}) are a fixed, public function of one example'
       f' alone{claim}: exchanging an example exchanges its features and no'
-      " other's, so that they cost no privacy"
+      " other's, so they cost no privacy"
     )
 
 
@@ -354,7 +354,7 @@ class _OfModel:
         raise ValueError(
           'features must be a function of one example, got the model'
           f' {self.model.name} with the op {node.op} ({node.name}), which'
-          ' keeps, shows or reads something else'
+          ' stores, prints or reads something else'
         )
 
 
@@ -396,8 +396,8 @@ def register(function: Callable[[np.ndarray], np.ndarray]) -> str:
     or (known is not None and not _is_the_same(known.function, function))
   ):
     raise ValueError(
-      'features must have a name of their own, not that of other features, got'
-      f' {name!r}'
+      'features must have a name that is an identifier and not that of other'
+      f' features, got {name!r}'
     )
   FEATURES[name] = Features(name, compute, function=function)
   return name
@@ -457,9 +457,8 @@ def check(features: Features, examples: np.ndarray) -> None:
     others[kept] = probes[kept]
     if not np.array_equal(computed(others)[kept], expected[kept]):
       raise ValueError(
-        'features must be a function of one example, got'
-        f' {features.name}, which gives other features for the same example'
-        ' among others'
+        f'features must be a function of one example, got {features.name},'
+        ' whose features of an example depend on the other examples'
       )
 
 
@@ -493,8 +492,8 @@ def output_shape(name: str, input_shape: Sequence[int]) -> tuple[int, ...]:
     return features.compute(np.zeros([1, *input_shape], np.float32)).shape[1:]
   except Exception as error:  # Any error: user code.
     raise ValueError(
-      f'features must take any example of the shape {tuple(input_shape)}, such'
-      f' as zeros, got {_validate.failure(error)}'
+      f'features must accept any example of the shape {tuple(input_shape)},'
+      f' such as zeros, got {_validate.failure(error)}'
     ) from error
 
 

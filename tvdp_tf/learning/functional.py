@@ -289,31 +289,31 @@ def checked_ops(name: str, graph_def: tf.compat.v1.GraphDef) -> frozenset[str]:
   for node in keeping_state(graph_def):
     raise ValueError(
       f'{name} must be a function of its weights and of one example alone,'
-      f' got the op {node.op} ({node.name}), which keeps, shows or reads'
+      f' got the op {node.op} ({node.name}), which stores, prints or reads'
       ' something else, or fails on some values'
     )
   nodes = _nodes(graph_def)
   for node in nodes:
     if node.attr['seed'].i or node.attr['seed2'].i:
       raise ValueError(
-        f'{name} must draw random numbers without a seed, for the data of one'
-        f' client would move those of the others, got the op {node.op}'
-        f' ({node.name}) with one: leave out seed=..., or, where it is that of'
-        ' tf.random.set_seed, set None'
+        f'{name} must draw random numbers without a seed, because the data of'
+        f' one client would change those of the others, got the op {node.op}'
+        f' ({node.name}) with a seed: leave out seed=..., or set that of'
+        ' tf.random.set_seed to None'
       )
     if node.op in onednn.RACING_OPS:
       raise ValueError(
-        f'{name} must normalize by tf.nn.moments and tf.nn.batch_normalization,'
-        f' got the op {node.op} ({node.name}), whose oneDNN kernel mixes what'
-        ' is computed at once'
+        f'{name} must normalize with tf.nn.moments and'
+        f' tf.nn.batch_normalization, got the op {node.op} ({node.name}),'
+        ' whose oneDNN kernel mixes concurrent computations'
       )
     for attribute in node.attr.values():
       types = {attribute.type, *attribute.list.type}
       if types & _HALF_TYPES:
         raise ValueError(
           f'{name} must compute in float32 or float64, got the op {node.op}'
-          f' ({node.name}) in {_names(types & _HALF_TYPES)}: no clip is proven'
-          ' for it'
+          f' ({node.name}) in {_names(types & _HALF_TYPES)}: clipping is not'
+          ' proven for this type'
         )
   return frozenset(node.op for node in nodes)
 
@@ -324,7 +324,8 @@ def check_captures(name: str, graph: tf.Graph) -> None:
     if inner.dtype not in (tf.resource, tf.variant):
       raise ValueError(
         f'{name} must hold its constants as NumPy arrays, got a tensor of the'
-        f' shape {tuple(tensor.shape)} made outside of its call: tensor.numpy()'
+        f' shape {tuple(tensor.shape)} made outside of its call: use'
+        ' tensor.numpy()'
       )
 
 
@@ -379,9 +380,9 @@ class FunctionalModel:
     if model.non_trainable_weights:
       names = ', '.join(w.name for w in model.non_trainable_weights[:3])
       raise ValueError(
-        'model must have no non-trainable weights (batch normalization shares '
-        'statistics that no noise hides; frozen layers belong into the data, '
-        f'as features), got {names}'
+        'model must have no non-trainable weights (batch normalization shares'
+        ' statistics that no noise hides; frozen layers belong in the data, as'
+        f' features), got {names}'
       )
     _check_types(model)
     if not model.trainable_weights:
@@ -404,8 +405,8 @@ class FunctionalModel:
       inputs, outputs = len(model.inputs), len(model.outputs)
     except (AttributeError, TypeError) as error:
       raise ValueError(
-        'model must be built of keras.Input, so that its shapes are known: '
-        'tf.keras.Model(inputs, model(inputs)) is, of any model'
+        'model must be built from keras.Input, so that its shapes are known:'
+        ' use tf.keras.Model(inputs, model(inputs))'
       ) from error
     if (inputs, outputs) != (1, 1):
       raise ValueError(
@@ -433,8 +434,8 @@ class FunctionalModel:
         return call.get_concrete_function(weights_spec, self.features_spec)
       except Exception as error:  # Any error: it is the model's own code.
         raise ValueError(
-          'model must be one that can be traced with tensors in the place of '
-          f'its weights, got {_validate.failure(error)}'
+          'model must be traceable with tensors instead of its weights, got'
+          f' {_validate.failure(error)}'
         ) from error
 
     self._calls = {training: trace(training) for training in (False, True)}
@@ -442,9 +443,9 @@ class FunctionalModel:
     if captured := self._calls[True].graph.captures:
       if keras_version.IS_KERAS_3:
         raise ValueError(
-          'model must use no state but its weights: under Keras 3 whatever'
-          ' draws random numbers (dropout, noise) keeps the state of its'
-          ' generator, and is refused'
+          'model must use no state but its weights: under Keras 3, layers that'
+          ' draw random numbers (dropout, noise) keep the state of their'
+          ' generator and are refused'
         )
       handles = {id(outside) for outside, _ in captured}
       held = [w.name for w in model.weights if id(w.handle) in handles]
@@ -454,9 +455,9 @@ class FunctionalModel:
           f'{", ".join(held)} elsewhere'
         )
       raise ValueError(
-        'model must use no state but its weights, as the generators of'
-        ' RandomFlip and its like are: see the setting views, or have features'
-        ' computed before'
+        'model must use no state but its weights, such as the generator of'
+        ' RandomFlip or similar layers: use the setting views, or compute'
+        ' features before training'
       )
     for call in self._calls.values():
       self.ops = checked_ops('model', call.graph.as_graph_def())

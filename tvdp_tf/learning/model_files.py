@@ -112,8 +112,9 @@ def load_file(path: pathlib.Path) -> tf.keras.Model:
     ) from error
   if not model.built or not model.weights:
     raise ValueError(
-      'model must have been called or built before it was saved, for it to '
-      f'have weights: model.build((None, 8, 8, 1)), say; got {str(path)!r}'
+      'model must be called or built before it is saved, so that it has'
+      ' weights, for example by model.build((None, 8, 8, 1)), got'
+      f' {str(path)!r}'
     )
   _check_one('input', _input_shape(model))
   try:
@@ -138,8 +139,8 @@ def _check_one(what: str, shapes: Any) -> None:
   parts = [*shapes.values()] if isinstance(shapes, dict) else shapes
   if any(isinstance(part, list | tuple | dict) for part in parts):
     raise ValueError(
-      f'model must have one {what}, got {len(parts)}: one array holds all that '
-      'belongs to an example, and the model takes it apart'
+      f'model must have one {what}, got {len(parts)}: its input and its output'
+      ' must each be one array, which it can split or join'
     )
 
 
@@ -165,8 +166,8 @@ def _own_classes(path: pathlib.Path) -> Iterator[tuple[str, str]]:
 def _cure(path: pathlib.Path, own: dict[str, str]) -> str:
   modules = sorted({*own.values()} - {'__main__'})
   return (
-    f'model must be of classes that Keras finds, got {", ".join(own)[:100]} in '
-    f'{str(path)!r}: decorate them with '
-    '@tf.keras.saving.register_keras_serializable(), save the model again, and '
-    f'name their module: --import={",".join(modules)[:100] or "MODULE"}'
+    'model must consist of classes that Keras finds, got'
+    f' {", ".join(own)[:100]} in {str(path)!r}: decorate them with'
+    ' @tf.keras.saving.register_keras_serializable(), save the model again,'
+    f' and name their module: --import={",".join(modules)[:100] or "MODULE"}'
   )

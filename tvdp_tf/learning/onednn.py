@@ -73,9 +73,9 @@ def require_sound() -> None:
   version = _environment.release(tf.__version__)
   if version > _environment.LAST_WITH_ONEDNN:
     raise ValueError(
-      'TF_ENABLE_ONEDNN_OPTS must be 0 before TensorFlow is imported, for the'
-      f' matrix products of TensorFlow {tf.__version__} by oneDNN read what is'
-      " other examples', got oneDNN"
+      'TF_ENABLE_ONEDNN_OPTS must be 0 before TensorFlow is imported, because'
+      f" oneDNN's matrix products in TensorFlow {tf.__version__} read the data"
+      ' of other examples, got oneDNN'
     )
   tf.config.optimizer.set_experimental_options({'remapping': False})
 

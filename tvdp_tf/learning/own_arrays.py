@@ -24,7 +24,7 @@ def _column_of_no_numbers(frame: Any) -> str:
   """Describes a frame's first column that does not hold numbers."""
   for place, dtype in enumerate(getattr(frame, 'dtypes', ())):
     if getattr(dtype, 'kind', 'O') not in 'biuf':
-      return f'{_column(frame, place)}: make numbers of its categories'
+      return f'{_column(frame, place)}: convert its categories to numbers'
   return ''
 
 
@@ -35,7 +35,7 @@ def _array(name: str, value: Any) -> np.ndarray:
   elif hasattr(value, 'toarray'):  # A SciPy sparse matrix.
     value = value.toarray()
   if np.ma.is_masked(value):
-    raise ValueError(f'{name} must have all its numbers, got masked ones')
+    raise ValueError(f'{name} must have no masked numbers, got some')
   try:
     array = np.asarray(value)
   except (TypeError, ValueError):
@@ -46,8 +46,8 @@ def _array(name: str, value: Any) -> np.ndarray:
     array = array.astype(np.float64)  # A frame with columns of several types.
   if array.dtype.kind not in 'biuf':
     raise ValueError(
-      f'{name} must hold numbers alone, got the dtype {array.dtype}'
-      f'{_column_of_no_numbers(frame)}'
+      f'{name} must hold only numbers, got the dtype'
+      f' {array.dtype}{_column_of_no_numbers(frame)}'
     )
   if not array.ndim:
     raise ValueError(f'{name} must hold examples, got a single number')
@@ -56,8 +56,8 @@ def _array(name: str, value: Any) -> np.ndarray:
     if wrong.any():
       row, *places = (axis[0] for axis in np.nonzero(wrong))
       raise ValueError(
-        f'{name} must hold finite numbers, got another in row {row}'
-        f'{_column(frame, places[0]) if len(places) == 1 else ""}'
+        f'{name} must hold finite numbers, got another value in row'
+        f' {row}{_column(frame, places[0]) if len(places) == 1 else ""}'
       )
   return array
 
@@ -85,8 +85,8 @@ def features(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
   kept = np.isfinite(copy) if dtype.kind == 'f' else copy == array
   if not kept.all():
     raise ValueError(
-      f'{name} must hold numbers within {dtype}, got another in row '
-      f'{np.argmin(kept.reshape(len(kept), -1).all(axis=1))}'
+      f'{name} must hold numbers within {dtype}, got another value in row'
+      f' {np.argmin(kept.reshape(len(kept), -1).all(axis=1))}'
     )
   return copy
 
@@ -112,10 +112,10 @@ def labels(name: str, value: Any, num_classes: int) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
       array = array[:, 0]
     if array.ndim != 1:
-      raise ValueError(f'{allowed}, a row of them, got shape {array.shape}')
+      raise ValueError(f'{allowed}, one-dimensional, got shape {array.shape}')
     wrong = (array < 0) | (array >= num_classes) | (array != np.floor(array))
   if wrong.any():
-    raise ValueError(f'{allowed}, got another in row {np.argmax(wrong)}')
+    raise ValueError(f'{allowed}, got another value in row {np.argmax(wrong)}')
   return array.astype(np.int32)
 
 
@@ -142,8 +142,8 @@ def dataset_fields(found: Any) -> dict[str, Any]:
     )
     if len(classes) != len(examples) or not len(classes):
       raise ValueError(
-        f'{of_labels} must have a label for each of one example or more, got'
-        f' {len(examples)} examples and {len(classes)} labels'
+        f'{of_labels} must have one label for each example, and at least one,'
+        f' got {len(examples)} examples and {len(classes)} labels'
       )
     fields |= {of_features: examples, of_labels: classes}
   shapes = [fields[f'{part}_features'].shape[1:] for part in ('train', 'test')]

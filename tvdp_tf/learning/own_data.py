@@ -38,8 +38,8 @@ def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
     shape = np.shape(first)
   except ValueError:
     raise ValueError(
-      'x must hold examples of one shape, got several shapes: of several'
-      ' inputs, one with all columns'
+      'x must hold examples of one shape, got several shapes: put several'
+      ' inputs into one array with all columns'
     ) from None
   if not shape:
     raise ValueError(
@@ -80,14 +80,16 @@ def dataset(
   """
   if test is None:
     raise ValueError(
-      'test must be public examples and labels, (xt, yt), got None: loss and'
-      ' accuracy are shown of them, without noise'
+      'test must be public examples and labels, (xt, yt), got None: their loss'
+      ' and accuracy are shown without noise'
     )
   test_features, test_labels = _part('of test', test, num_classes, dtype)
   clients: list[np.ndarray] | None = None
   is_pair = isinstance(x, tuple) and len(x) == 2
   if y is None and is_pair and all(hasattr(part, 'shape') for part in x):
-    raise ValueError('y must be given beside x, got both in a pair')
+    raise ValueError(
+      'y must be given as an argument of its own, got x and y in a pair'
+    )
   if y is not None:
     parts = [_part('', (x, y), num_classes, dtype)]
     if user_ids is not None:
@@ -98,14 +100,13 @@ def dataset(
     # is read, as in a resumed run, which would give an example another user.
     if not isinstance(x, (list, tuple)) or not len(x):
       raise ValueError(
-        'y must be the labels of x, or x a list with the examples and labels,'
-        ' or the tf.data.Dataset, of each user, got None and '
-        f'{type(x).__name__}'
+        'y must be the labels of x, or x a list with (examples, labels) or a'
+        f' tf.data.Dataset for each user, got None and {type(x).__name__}'
       )
     if user_ids is not None:
       raise ValueError(
-        'users must be a number, or left out, where x is a list with an entry'
-        ' for each user, got ids'
+        'users must be a number or left out if x is a list with an entry for'
+        ' each user, got ids'
       )
     parts = [
       _part(f'of user {user}', part, num_classes, dtype)
@@ -128,8 +129,8 @@ def dataset(
     or _are_mostly_of(train_features, test_features)
   ):
     raise ValueError(
-      'test must be other data than x, public ones: their loss and accuracy are'
-      ' shown without noise, got examples of x'
+      'test must be public data other than x, because their loss and accuracy'
+      ' are shown without noise, got examples of x'
     )
   return datasets.Dataset(
     datasets.OWN,
@@ -199,8 +200,8 @@ def _part(
   labels = own_arrays.labels(y, part[1], num_classes)
   if len(features) != len(labels) or not len(labels):
     raise ValueError(
-      f'{y} must have a label for each of one example or more, got '
-      f'{len(features)} examples and {len(labels)} labels'
+      f'{y} must have one label for each example, and at least one, got'
+      f' {len(features)} examples and {len(labels)} labels'
     )
   return features, labels
 
@@ -211,8 +212,8 @@ def _check_index(name: str, x: Any, column: Any) -> None:
   known = [index for index in indices if hasattr(index, 'equals')]
   if len(known) == 2 and not known[0].equals(known[1]):
     raise ValueError(
-      f'{name} must have the index of its examples, so that each value is that'
-      ' of its row, got another one'
+      f'{name} must have the same index as its examples, so that each value'
+      ' belongs to its row, got another index'
     )
 
 
@@ -222,8 +223,8 @@ def _check_columns(examples: Sequence[Any]) -> None:
   known = [names for names in columns if hasattr(names, 'equals')]
   if any(not names.equals(known[0]) for names in known[1:]):
     raise ValueError(
-      'test must have the columns of x, and so must the examples of every user,'
-      ' in the same order, got frames with others'
+      'test and the examples of every user must have the columns of x, in the'
+      ' same order, got frames with others'
     )
 
 
@@ -249,8 +250,8 @@ def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
   wrong |= np.ma.getmaskarray(ids)
   if wrong.any():
     raise ValueError(
-      'users must be all integers or all strings, the id of the user whose an'
-      f' example is, got another in row {np.argmax(wrong)}'
+      'users must be all integers or all strings, the id of the user of each'
+      f' example, got another value in row {np.argmax(wrong)}'
     )
   _, users = np.unique(np.asarray(ids), return_inverse=True)
   order = np.argsort(users, kind='stable')
@@ -271,7 +272,9 @@ def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
       f'{" ".join(str(spec).split())[:200]}'
     )
   if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-    raise ValueError(f'{name} must end, got a tf.data.Dataset that repeats')
+    raise ValueError(
+      f'{name} must be finite, got a tf.data.Dataset that repeats'
+    )
   # A batch has an unknown size, or a vector of labels.
   labels = spec[1].shape
   return spec[0], labels.rank == 2 or (
@@ -295,7 +298,7 @@ def _read(
     # Privacy protects whole examples, not single rows within one.
     raise ValueError(
       f'{name} must have batches of another size, or labels that are class'
-      f' numbers, got {num_classes} zeros and ones with each element: the'
-      ' one-hot label of an example, or those of a batch'
+      f' numbers, got {num_classes} zeros and ones with each element, which'
+      ' may be the one-hot label of one example or the labels of a batch'
     )
   return np.concatenate(features), np.concatenate(labels)

@@ -87,7 +87,7 @@ class OwnModel:
     if self.input_dtype.kind not in 'biuf':
       raise ValueError(
         'model must have an input of numbers, got one of'
-        f' {known.inputs[0].dtype}: have words looked up in the data, before'
+        f' {known.inputs[0].dtype}: look up words in the data, before training'
       )
     if len(known.output_shape) != 2 or not known.output_shape[1]:
       raise ValueError(
@@ -124,8 +124,8 @@ class OwnModel:
     shapes = [w.shape for w in made.get_weights()]
     if shapes != [np.shape(w) for w in weights]:
       raise ValueError(
-        'model must be copied with all its weights, or built the same by each'
-        f' call, got weights of the shapes {shapes}'
+        'model must be copied with all its weights, or built identically by'
+        f' each call, got weights of the shapes {shapes}'
       )
     made.set_weights(weights)
     return made
@@ -152,7 +152,7 @@ class OwnModel:
       except tf.errors.InvalidArgumentError as error:
         raise ValueError(
           'test must hold indices that the embeddings of the model have, got'
-          f' another in the rows {start} to {start + len(rows) - 1}'
+          f' another index in the rows {start} to {start + len(rows) - 1}'
         ) from error
 
   def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
@@ -195,14 +195,14 @@ def _check_weights(model: tf.keras.Model) -> None:
       hint = (
         "build it in float32, Keras's default"
         if weight.dtype.kind == 'f'
-        else 'what a layer has adapted to belongs into the data, as features'
+        else 'what a layer has adapted to belongs in the data, as features'
       )
       raise ValueError(
         f'model must have weights in float32, got {name} in {weight.dtype}:'
         f' {hint}'
       )
     if not np.isfinite(weight).all():
-      raise ValueError('model must have finite weights, got others')
+      raise ValueError('model must have finite weights, got some that are not')
   if not model.trainable_weights:
     raise ValueError('model must have weights to train, got none')
   if model.losses:  # Copies may lose them.
@@ -228,8 +228,8 @@ def _copied(model: tf.keras.Model) -> tf.keras.Model:
   # Any error: it may be the model's own code.
   except Exception as error:
     raise ValueError(
-      'model must be one that Keras can copy, by its get_config, or a function'
-      f' that builds one, got {_validate.failure(error)}'
+      'model must be one that Keras can copy with its get_config, or a'
+      f' function that builds one, got {_validate.failure(error)}'
     ) from error
 
 
@@ -304,8 +304,8 @@ def _check_scores(model: tf.keras.Model) -> None:
           outputs = np.asarray(model(tf.constant(examples, dtype)), np.float64)
       except Exception as error:
         raise ValueError(
-          'model must take any values of the shape of its input, got '
-          f'{_validate.failure(error)}'
+          'model must accept any values of the shape of its input, got'
+          f' {_validate.failure(error)}'
         ) from error
       if not _are_probabilities(outputs):
         return
@@ -316,8 +316,8 @@ def _check_scores(model: tf.keras.Model) -> None:
       weight.assign(value)
   raise ValueError(
     'model must end in scores, or in a softmax or sigmoid that is the'
-    ' activation of its last layer, got outputs that are probabilities:'
-    ' leave the last step out, it is in the loss'
+    ' activation of its last layer, got outputs that are probabilities: remove'
+    ' the last step, which the loss includes'
   )
 
 
@@ -338,13 +338,13 @@ def loss_of(
   """
   if isinstance(loss, tf.keras.losses.CategoricalCrossentropy):
     raise ValueError(
-      'loss must be of class numbers, which one-hot labels are turned into, as'
-      ' SparseCategoricalCrossentropy is, got CategoricalCrossentropy'
+      'loss must take class numbers, as SparseCategoricalCrossentropy does,'
+      ' got CategoricalCrossentropy: one-hot labels become class numbers'
     )
   if isinstance(loss, tf.keras.losses.Loss):
     if loss.get_config().get('from_logits') is False:
       raise ValueError(
-        'loss must be of scores, got one with from_logits=False: the model is'
+        'loss must take scores, got one with from_logits=False: the model is'
         ' trained without its softmax'
       )
     return loss

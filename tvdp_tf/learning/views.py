@@ -44,5 +44,5 @@ def privacy_words(name: str) -> str:
   return (
     f'views ({name}) are made of one example alone, and their gradients are'
     ' averaged before the clip: exchanging an example still exchanges one'
-    ' clipped gradient, so that they cost no privacy'
+    ' clipped gradient, so they cost no privacy'
   )

@@ -106,7 +106,7 @@ def register(mechanism: type[Mechanism]) -> str:
   if missing := sorted(mechanism.__abstractmethods__):
     raise ValueError(
       f'mechanism must define {", ".join(missing)}, got'
-      f' {mechanism.__qualname__} without'
+      f' {mechanism.__qualname__}, which does not'
     )
   _check_words(mechanism)
   known = MECHANISMS.get(mechanism.name, mechanism)
@@ -114,8 +114,8 @@ def register(mechanism: type[Mechanism]) -> str:
     known in _ALL or _place(known) != _place(mechanism)
   ):
     raise ValueError(
-      f'mechanism must have a name of its own, not that of {known.__module__}.'
-      f'{known.__qualname__}, got {mechanism.name!r}'
+      'mechanism must have its own name, not that of'
+      f' {known.__module__}.{known.__qualname__}, got {mechanism.name!r}'
     )
   MECHANISMS[mechanism.name] = mechanism
   return mechanism.name
@@ -149,7 +149,8 @@ def check_name(name: Any) -> None:
   """
   if missing := _UNFINISHED.get(name) if isinstance(name, str) else None:
     raise ValueError(
-      f'mechanism must define {", ".join(missing)}, got {name!r} without'
+      f'mechanism must define {", ".join(missing)}, got {name!r}, which does'
+      ' not'
     )
   _validate.one_of('mechanism', name, MECHANISMS)
 
@@ -251,20 +252,20 @@ def _check_own(plan: Mechanism) -> None:
   graph = getattr(plan, 'mechanism', plan)
   if graph is not None and not _is_of_fields(graph):
     raise ValueError(
-      'mechanism must have as its mechanism a GraphMechanism, a frozen'
-      ' dataclass with all its values in fields, got'
+      'mechanism must have an attribute mechanism, a GraphMechanism that is a'
+      ' frozen dataclass with all its values in fields, got'
       f' {"none" if graph is plan else type(graph).__qualname__}'
     )
   record = plan.sensitivity_on_record
   if not isinstance(record, tuple) or [*map(type, record)] != [str, bool]:
     raise ValueError(
-      'mechanism must have in sensitivity_on_record a formula and whether it is'
-      f' proven, a str and a bool, got {record!r}'
+      'mechanism must return from sensitivity_on_record a formula and whether'
+      f' it is proven, (str, bool), got {record!r}'
     )
   releases = plan.releases_in_a_round(plan.settings)
   if not isinstance(releases, int) or releases < 1:
     raise ValueError(
-      'mechanism must have an integer >= 1 of releases_in_a_round, got'
+      'mechanism must return an integer >= 1 from releases_in_a_round, got'
       f' {releases!r}'
     )
   try:
@@ -289,7 +290,7 @@ def _check_own(plan: Mechanism) -> None:
     and (sensitivities > 0).all()
   ):
     raise ValueError(
-      f'mechanism must have sensitivities > 0 of its {users} users, an array'
-      f' [users], got {type(sensitivities).__name__} of the shape'
+      f'mechanism must return from sensitivities an array of {users} numbers >'
+      f' 0, one per user, got {type(sensitivities).__name__} of the shape'
       f' {np.shape(sensitivities)}'
     )

@@ -266,9 +266,9 @@ class Central(contract.Mechanism):
       }
       who = (
         'users are drawn independently with probability'
-        f' {settings.sampling_rate:g}; the server keeps secret who was drawn in'
-        " which round, and with it this run's folder and the output of this"
-        ' command, whose times tell how many were drawn'
+        f' {settings.sampling_rate:g}; the server keeps secret who was drawn'
+        " in which round, and also this run's folder and the output of this"
+        ' command, whose times show how many were drawn'
       )
     else:
       view = 'outsider who knows the cohorts, worst user'
@@ -276,9 +276,9 @@ class Central(contract.Mechanism):
         view, 'outsider who knows the cohorts, median user'
       )
       who = (
-        'it may be known who took part when: the guarantee does not need this'
-        ' secret; a user who is removed counts as an update of zero in the same'
-        ' cohorts'
+        'the cohorts may be known: the guarantee does not need them to be'
+        ' secret; a user who is removed counts as an update of zero in the'
+        ' same cohorts'
       )
     if self.history:
       views[_EVENTS] = self._proven({'rdp': self._composed()})
@@ -288,11 +288,11 @@ class Central(contract.Mechanism):
       why='every release is on record, and one user moves the sum of the '
       'clipped updates by no more than the clip',
       assumptions=(
-        'the server is TRUSTED: it sees the updates of single users, adds the '
-        'noise and publishes models alone; against the server nothing is '
-        'promised',
+        'the server is TRUSTED: it sees the updates of single users, adds the'
+        ' noise and publishes only the models; nothing is promised against the'
+        ' server',
         who,
-        'a person is one user',
+        'each person is one user',
       ),
       rule=self.mechanism.sensitivity(),
     )

@@ -165,7 +165,7 @@ class _Distributed(contract.Mechanism):
     left = settings.users_per_round - settings.dropouts - settings.colluders
     if left < 1:
       raise ValueError(
-        'dropouts must leave, with the colluders, one of the'
+        'dropouts and colluders must leave at least one of the'
         f' {settings.users_per_round} clients of a round, got'
         f' {settings.dropouts} and {settings.colluders}'
       )
@@ -204,8 +204,9 @@ class _Distributed(contract.Mechanism):
     bits = math.ceil(math.log2(steps * noise_distance.GRID_STDDEV)) + 1
     if bits > 60:
       raise ValueError(
-        'epsilon must leave the sum of all clients within 2^60 steps of the'
-        f' grid of the noise, got {self.settings.epsilon!r}, with 2^{bits}'
+        'epsilon must keep the sum of all clients within 2^60 steps of the'
+        f' grid of the noise, got {self.settings.epsilon!r}, which takes'
+        f' 2^{bits}'
       )
     return 2**bits
 
@@ -218,7 +219,7 @@ class _Distributed(contract.Mechanism):
     share = math.sqrt(self.fed.num_parameters) * rounding * grids
     if (share > _GRID_ROUNDING * self._sensitivity).any():
       raise ValueError(
-        'epsilon must leave the rounding of the grid below 2^-12 of the'
+        'epsilon must keep the rounding of the grid below 2^-12 of the'
         f' sensitivity, got {self.settings.epsilon!r}'
       )
 
@@ -268,16 +269,16 @@ class _Distributed(contract.Mechanism):
       self.delivered_views(_VIEW, _MEDIAN),
       _VIEW,
       why='every sum is on record, and the discrete noise of the clients that'
-      ' keep their shares is on a sum whose sensitivity is proven',
+      ' keep their shares secret is on a sum whose sensitivity is proven',
       assumptions=(
-        'of a round the server sees only the sum of the uploads, modulo'
+        'in each round, the server sees only the sum of the uploads, modulo'
         f' 2^{bits} - 1, and who took part: it follows a secure aggregation'
         ' protocol, but is curious. In this run the sums were SIMULATED: the'
         ' process that trains added the uploads up in the clear',
-        f'of the {settings.users_per_round} clients of a round at most'
-        f' {settings.dropouts} drop out, and the protocol gives no sum of fewer'
-        f' than {settings.users_per_round - settings.dropouts}; at most'
-        f' {settings.colluders} tell the server their data and noise: the'
+        f'of the {settings.users_per_round} clients of a round, at most'
+        f' {settings.dropouts} drop out, and the protocol gives no sum of'
+        f' fewer than {settings.users_per_round - settings.dropouts}; at most'
+        f' {settings.colluders} tell the server their data and noise; the'
         f' noise of {mechanism.honest_clients} clients is enough',
         'clients run this code and keep their noise secret',
         *self._public(),
@@ -286,7 +287,9 @@ class _Distributed(contract.Mechanism):
     )
 
   def _public(self) -> list[str]:
-    return ['the cohorts are public; the guarantee gains nothing from them']
+    return [
+      'the cohorts are public; the guarantee does not need them to be secret'
+    ]
 
 
 class Distributed(_Distributed):
@@ -295,7 +298,7 @@ class Distributed(_Distributed):
   name = 'distributed'
   summary = (
     'shares of noise on the sum of all gradients, a guarantee against a server'
-    ' that sees sums alone'
+    ' that sees only sums'
   )
   noise_on = 'the sum of the clipped gradients of a round, by all clients'
   clips_examples = True
@@ -339,7 +342,7 @@ class DistributedUsers(_Distributed):
   name = 'distributed_users'
   summary = (
     'shares of noise on the sum of all updates, a guarantee for users against'
-    ' a server that sees sums alone'
+    ' a server that sees only sums'
   )
   noise_on = 'the sum of the clipped updates of a round, by all clients'
   unit = 'user'
@@ -367,4 +370,4 @@ class DistributedUsers(_Distributed):
     return releases.noise_stddev
 
   def _public(self):
-    return [*super()._public(), 'a person is one user']
+    return [*super()._public(), 'each person is one user']

@@ -252,8 +252,8 @@ class Gradient(contract.Mechanism):
     return self.sound_statement(
       views,
       contract.SERVER_WORST,
-      why='every local step of every client is on record, with noise on '
-      'gradients whose sensitivity is proven for any model and any data',
+      why='every local step of every client is on record, and the noise is on'
+      ' gradients whose sensitivity is proven for any model and any data',
       assumptions=(
         'the server is honest but curious: it sees who uploads what and when; '
         'an outsider, who sees less, learns at most as much',

@@ -225,7 +225,10 @@ class Paper(contract.Mechanism):
       '2C, whatever |D_k|',
       'the server is honest but curious and sees who uploads what; clients '
       'keep their noise secret',
-      'an outsider sees the global models alone, and no client tells its noise',
+      (
+        'an outsider sees only the global models, and no client discloses its'
+        ' noise'
+      ),
       'the size |D_k| of each data set is public',
       'noise is drawn in floating point',
       *statements.warnings(self),

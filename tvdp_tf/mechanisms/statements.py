@@ -17,8 +17,8 @@ from tvdp_tf.privacy import noise_distance
 from tvdp_tf.privacy import statement as statement_lib
 
 _SEEDED = (
-  'the noise is reproducible from --seed: it hides nothing from whoever knows '
-  'the seed'
+  'the noise is reproducible from --seed: it hides nothing from anyone who'
+  ' knows the seed'
 )
 # The least share of the ledger's epsilon that may be stated: it is rounded or,
 # with secret sampling, accounted at another Renyi order.
@@ -53,35 +53,8 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   holds, reason = found.holds, found.reason
   if holds:
     holds, reason = verdict(plan, found.epsilon, reason)
-  spent = max(on_record, plan.spending.worst_epsilon())
-  number = statement_lib.format_epsilon
-  recorded = plan.header.unit, plan.header.adjacency
-  if not holds:
-    pass
-  elif found.epsilon < _SAME[plan.header.sampling] * spent:
-    holds, reason = (
-      False,
-      (
-        f'it states epsilon = {number(found.epsilon)}, and its releases have'
-        f' spent {number(spent)}'
-      ),
-    )
-  elif found.delta < plan.settings.delta:
-    holds, reason = (
-      False,
-      (
-        f'it states delta = {found.delta!r}, and its releases are accounted at'
-        f' {plan.settings.delta!r}'
-      ),
-    )
-  elif (found.unit, found.adjacency) != recorded:
-    holds, reason = (
-      False,
-      (
-        f'it states {found.adjacency} of one {found.unit}, and its releases are'
-        f' accounted for {recorded[1]} of one {recorded[0]}'
-      ),
-    )
+  if holds and (other := _not_on_record(found, plan, on_record)):
+    holds, reason = False, other
   author = f'as {type(plan).__module__} claims'
   rule = found.sensitivity
   if rule is not None:
@@ -98,6 +71,36 @@ def of(plan: Any, on_record: float = 0.0) -> privacy.PrivacyStatement:
   )
 
 
+def _not_on_record(
+  found: privacy.PrivacyStatement, plan: Any, on_record: float
+) -> str:
+  """What a statement says that the ledger does not; empty if nothing.
+
+  Args:
+    found: The statement of a custom mechanism.
+    plan: The mechanism.
+    on_record: As for `of`.
+  """
+  spent = max(on_record, plan.spending.worst_epsilon())
+  if found.epsilon < _SAME[plan.header.sampling] * spent:
+    stated, counted = map(statement_lib.format_epsilon, (found.epsilon, spent))
+    return (
+      f'it states epsilon = {stated}, but its releases have spent {counted}'
+    )
+  if found.delta < plan.settings.delta:
+    return (
+      f'it states delta = {found.delta!r}, but its releases are accounted at'
+      f' {plan.settings.delta!r}'
+    )
+  unit, adjacency = plan.header.unit, plan.header.adjacency
+  if (found.unit, found.adjacency) != (unit, adjacency):
+    return (
+      f'it states {found.adjacency} of one {found.unit}, but its releases are'
+      f' accounted for {adjacency} of one {unit}'
+    )
+  return ''
+
+
 def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
   """Whether a proven mechanism keeps its promise, and the reason.
 
@@ -107,7 +110,7 @@ def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
     why: The reason to return if it does.
   """
   if not (plan.is_sound and plan.header.enforced):
-    return False, f'mechanism {plan.name} promises nothing that is enforced'
+    return False, f'mechanism {plan.name} gives no enforced guarantee'
   if plan.settings.seed is not None:
     return False, (
       'the noise is reproducible from --seed: this was a simulation'
@@ -147,9 +150,9 @@ def assumptions(plan: Any) -> list[str]:
     )
   found = [
     drawn,
-    'the process that trains holds the data of all clients and draws all'
-    ' noise keys: the promise is against those who see what the algorithm'
-    ' sends, not against whoever runs this process',
+    'the process that trains holds the data of all clients and draws all noise'
+    ' keys: the promise is against those who see what the algorithm sends, not'
+    ' against those who run this process',
     'all settings are public and were not chosen by looking at the data; the'
     ' test set is public, and so are the weights that training starts from',
     'other runs on the same data add to this one, unless they share its ledger',
@@ -160,19 +163,20 @@ def assumptions(plan: Any) -> list[str]:
     found.append(views.privacy_words(plan.settings.views))
   if plan.settings.split == 'dirichlet':
     found.append(
-      'who holds which examples is taken as given: this simulation distributes'
-      ' them by their labels, and what that discloses is not covered'
+      'the assignment of examples to clients is taken as given: this'
+      ' simulation assigns them by their labels, and what that discloses is'
+      ' not covered'
     )
   if plan.header.unit == 'example':
     found.append(
-      'an example is not a person: a person with several examples, at one'
-      ' client or at several, is protected less'
+      'an example is not a person: a person with several examples, at one or'
+      ' several clients, has less protection'
     )
   if not plan.as_planned and plan.header.enforced:
     found.append(
-      'the run did not follow its first plan: the delivered epsilon stated here'
-      ' is the target, which the privacy filter guarantees whatever made it'
-      ' stop or change'
+      'the run did not follow its first plan: the delivered epsilon stated'
+      ' here is the target, which the privacy filter guarantees whatever made'
+      ' the run stop or change'
       if plan.covers_changes
       else 'the run did not follow its first plan, and its noise may depend on'
       ' what was released: the delivered epsilon stated here is not a bound'

@@ -157,7 +157,7 @@ def check_folder(path: pathlib.Path) -> None:
   if os.path.lexists(path):
     if path.is_symlink() or not path.is_dir() or _entries(path):
       raise ValueError(
-        f'output_dir must not exist yet, or be empty, got {str(path)!r}'
+        f'output_dir must be a new or an empty folder, got {str(path)!r}'
       )
   else:
     while not os.path.lexists(above):
@@ -221,7 +221,7 @@ def _filled(path: pathlib.Path) -> Iterator[pathlib.Path]:
     # If two processes fill it at once, one sees the other's entries.
     if os.listdir(path) != [temporary.name]:
       raise ValueError(
-        f'output_dir must be of this process alone, got {str(path)!r}'
+        f'output_dir must be used by this process only, got {str(path)!r}'
       )
     for entry in temporary.iterdir():
       entry.rename(path / entry.name)
@@ -268,6 +268,6 @@ def errors_in_one_line(path: str | os.PathLike[str]) -> Iterator[None]:
     else:
       raise
     raise NotWrittenError(
-      f'{os.fspath(path)} cannot be written: {reason}; nothing is lost, '
-      '--resume goes on from there'
+      f'{os.fspath(path)} cannot be written: {reason}; nothing is lost,'
+      ' continue with --resume'
     ) from error

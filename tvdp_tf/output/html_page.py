@@ -239,8 +239,8 @@ def bar_chart(
   middle = ordered[len(ordered) // 2]
   return _chart(
     title,
-    f'{len(ordered)} {words[0]}, from {ordered[0]:.4g} over {middle:.4g} in the'
-    f' middle to {ordered[-1]:.4g}; the dashed line, {words[1]}, is at'
+    f'{len(ordered)} {words[0]}, from {ordered[0]:.4g} to {ordered[-1]:.4g},'
+    f' with {middle:.4g} in the middle; the dashed line, {words[1]}, is at'
     f' {limit:.4g}.',
     _frame(0, high, 'most', 'least') + drawn,
     element('strong', text(title)) + ' ' + caption,

@@ -86,12 +86,14 @@ def _protected(statement: privacy.PrivacyStatement) -> str:
     )
   exposed = [
     'What is true of the data as a whole: a model is trained to learn it.',
-    'Anything against whoever runs the process that trains: it sees all data.',
-    'What other runs on the same data tell, unless they share a ledger.',
+    'Anything against those who run the training process: it sees all data.',
+    'What other runs on the same data disclose, unless they share a ledger.',
   ]
   if statement.unit == 'example':
     exposed.insert(
-      0, 'All of a person who has several examples: each is protected alone.'
+      0,
+      'A person with several examples as a whole: each example is protected'
+      ' alone.',
     )
   return html_page.section(
     'What is protected, and what is not',
@@ -129,7 +131,7 @@ def _doubt(statement: privacy.PrivacyStatement) -> str:
   rule = statement.sensitivity
   if rule is None or rule.proven:
     return ''
-  return ', if the sensitivity held that it rests on, which does not'
+  return ', assuming a sensitivity that is not proven'
 
 
 def _budget(
@@ -140,7 +142,7 @@ def _budget(
   where = html_page.paragraph(
     'In all runs that share the ledger, which is not in this folder.'
     if source is None
-    else 'By the ledger, which rounds up.'
+    else 'According to the ledger, which rounds up.'
   )
   if not len(epsilons):
     return html_page.section(
@@ -160,9 +162,9 @@ def _budget(
     return html_page.section(
       title,
       html_page.paragraph(
-        f'Of {len(epsilons) - len(finite)} of {len(epsilons)} clients '
-        'something was released without noise: there is no limit to what it '
-        'tells.'
+        f'For {len(epsilons) - len(finite)} of {len(epsilons)} clients,'
+        ' something was released without noise: there is no limit to what it'
+        ' discloses.'
       ),
       where,
     )
@@ -188,9 +190,9 @@ def _budget(
       [
         (html_page.text(name), sourced(_epsilon(value)))
         for name, value in (
-          ('The one that has spent most', finite[-1]),
-          ('The one in the middle', finite[len(finite) // 2]),
-          ('The one that has spent least', finite[0]),
+          ('The client that has spent most', finite[-1]),
+          ('The client in the middle', finite[len(finite) // 2]),
+          ('The client that has spent least', finite[0]),
           ('The limit', target),
         )
       ],
@@ -282,8 +284,8 @@ def write_run(
   state = (
     f'The run is finished, after {rounds} rounds.'
     if finished
-    else f'The run is NOT FINISHED: {rounds} rounds have been released so far, '
-    'and more would spend more.'
+    else f'The run is NOT FINISHED: {rounds} rounds have been released so far,'
+    ' and further rounds would spend more.'
   )
   present = [
     html_page.link(name) + html_page.text(f': {words}')
@@ -312,11 +314,13 @@ def write_run(
     _budget(epsilons, target, None if shared else _LEDGER),
     _curves(folder / _METRICS),
     html_page.section(
-      'Settings', _settings('As the run began', settings, _CONFIG)
+      'Settings', _settings('At the start of the run', settings, _CONFIG)
     ),
     html_page.section(
       'Versions',
-      _settings('Of what computed it', config.get('versions', {}), _CONFIG),
+      _settings(
+        'Of the software that computed it', config.get('versions', {}), _CONFIG
+      ),
     ),
     html_page.section('Sources', html_page.items(present)),
   )
@@ -370,7 +374,7 @@ def write_plan(
     html_page.section(
       'Versions',
       html_page.table(
-        'Of what computed it',
+        'Of the software that computed it',
         ('What', 'Version'),
         [(html_page.text(k), html_page.text(v)) for k, v in versions.items()],
       ),
@@ -389,24 +393,26 @@ def together(statements: Sequence[privacy.PrivacyStatement]) -> str:
   Epsilons and deltas add up if the unit is an example and the adjacency is the
   same. Users differ from run to run, because the examples are dealt out anew.
   """
-  start = 'Each verdict is of one run alone, and all are of the same examples'
+  start = (
+    'Each verdict is about one run alone, and all runs are on the same examples'
+  )
   if not all(said.holds for said in statements):
     return f'{start}: nothing is promised against someone who sees all of them.'
   if len({(said.unit, said.adjacency) for said in statements}) > 1:
     return (
-      f'{start}. They protect different things, so that nothing is promised'
-      ' here against someone who sees all of them.'
+      f'{start}. They protect different things, so nothing is promised here'
+      ' against someone who sees all of them.'
     )
   if statements[0].unit == 'user':
     return (
-      f'{start}, dealt out to other users in each: nothing is promised here'
-      ' against someone who sees all of them.'
+      f'{start}, dealt out to other users in each run: nothing is promised'
+      ' here against someone who sees all of them.'
     )
   epsilon = math.fsum(said.target_epsilon for said in statements)
   delta = math.fsum(said.delta for said in statements)
   return (
-    f'{start}. Against someone who sees all of them, what holds is epsilon ='
-    f' {_epsilon(epsilon)} at delta = {_epsilon(delta)}: they add up.'
+    f'{start}. Against someone who sees all of them, epsilon ='
+    f' {_epsilon(epsilon)} at delta = {_epsilon(delta)} holds: they add up.'
   )
 
 
@@ -446,8 +452,8 @@ def write_comparison(
     f'Comparison of {len(runs)} trainings',
     html_page.verdict(
       f'{len(holding)} OF {len(runs)} HOLD' if holding else 'NONE HOLDS',
-      f'The guarantee holds of: {", ".join(holding) or "none of them"}.',
-      f'It does not hold of: {", ".join(others) or "none of them"}.',
+      f'The guarantee holds for: {", ".join(holding) or "none of them"}.',
+      f'It does not hold for: {", ".join(others) or "none of them"}.',
     ),
     html_page.section(
       'What is claimed and what is delivered',
@@ -473,7 +479,7 @@ def write_comparison(
     ),
     html_page.section(
       'What is protected, and what is not',
-      html_page.paragraph('The report of each run says it, with its settings:'),
+      html_page.paragraph('See the report of each run, with its settings:'),
       html_page.items(html_page.link(f'{n}/{REPORT}', n) for n in runs),
     ),
     html_page.section(

@@ -152,11 +152,11 @@ def _reasons(settings: settings_lib.TrainingSettings, given: Mapping[str, Any]):
     'features': 'a fixed function of one example costs no privacy',
     'model': 'few steps are enough for it',
     'users_per_round': 'everybody in every round: the noise averages out',
-    'local_steps': 'a gradient a round has the least noise for its clip',
-    'theta': 'what these steps have learned is not forgotten: no round is worth'
-    ' more than another',
-    'example_l2_norm_clip': 'nearly every gradient is clipped to it: all count'
-    ' alike, and no value of the data is needed to choose it',
+    'local_steps': 'one gradient per round has the least noise for its clip',
+    'theta': 'no step is forgotten, so no round is worth more than another',
+    'example_l2_norm_clip': 'nearly every gradient is clipped to it, so all'
+    ' count equally, and the choice uses no value of'
+    ' the data',
     'rounds': f'the fewest with steps of at most {_LONGEST_STEP:g} clipped'
     ' gradients',
     'server_momentum': 'longer steps for the same rounds, at no privacy cost',

@@ -49,8 +49,9 @@ def write(report: planning_report.PlanReport, path: pathlib.Path) -> None:
     )
     _draw(report, folder / PICTURE)
     pictures = {
-      PICTURE: 'The convergence bound against the number of rounds, a curve for'
-      ' each theta; the best plan and the one asked for are in the table above.'
+      PICTURE: 'The convergence bound against the number of rounds, a curve'
+      ' for each theta; the best plan and the one you asked for are'
+      ' in the table above.'
     }
     if report.pilot is not None:
       _draw_pilot(report.pilot, folder / PILOT_PICTURE)
@@ -84,7 +85,7 @@ def _title(report) -> str:
     f'Convergence bound at one budget: mechanism {settings.mechanism},'
     f' calibration {settings.calibration}\n'
     f'epsilon = {settings.epsilon!r} ({worth}), delta = {settings.delta!r},'
-    f' {settings.users_per_round} of {settings.users} users a round,'
+    f' {settings.users_per_round} of {settings.users} users per round,'
     f' {settings.participation}'
   )
 

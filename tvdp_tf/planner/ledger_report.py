@@ -96,7 +96,7 @@ def describe(audit: ledger_audit.LedgerAudit) -> str:
     )
   if audit.header.sampling == 'poisson':
     lines += layout.wrap(
-      'every round is charged to every client, whoever was drawn'
+      'every round is charged to every client, whether it was drawn or not'
     )
   return '\n'.join([*lines, '', *_head(audit)])
 
@@ -108,7 +108,8 @@ def _head(audit: ledger_audit.LedgerAudit) -> list[str]:
     f'  ledger_head {audit.head_hash}',
     *layout.wrap(
       'compare it with "ledger_head" in a copy of the run\'s privacy.json that'
-      ' was kept elsewhere: whoever can write the files can rewrite them all'
+      ' was kept elsewhere: anyone who can write to these files can rewrite'
+      ' all of them'
     ),
   ]
 

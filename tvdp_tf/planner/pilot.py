@@ -63,8 +63,11 @@ _SEARCH_POINTS = 30
 _STARTS = 3
 
 _LIMITS = (
-  '0: they fall within one round (a smaller learning rate, fewer local steps)',
-  '1: they fall in a straight line (more rounds)',
+  (
+    '0: they fall within one round (use a smaller learning rate or fewer local'
+    ' steps)'
+  ),
+  '1: they fall in a straight line (use more rounds)',
 )
 
 
@@ -298,8 +301,8 @@ def _check_fall(fit: _Fit) -> None:
   if fit.parameters[2] <= 0 or gained <= more / 2 * limit * fit.cost_unit:
     first, last = curve.offset + curve.unit * curve.y[[0, -1]]
     raise ValueError(
-      f'losses must fall, and by more than they scatter, got {first:.6g} at'
-      f' first and {last:.6g} at last'
+      f'losses must fall by more than they scatter, got {first:.6g} in the'
+      f' first round and {last:.6g} in the last'
     )
 
 
@@ -314,7 +317,7 @@ def _interval(fit: _Fit) -> tuple[float, float]:
   rejected = [excess(t) > 0 for t in grid]
   for end, limit in zip((0, -1), _LIMITS, strict=True):
     if not rejected[end]:
-      raise ValueError(f'losses must tell the contraction from {limit}')
+      raise ValueError(f'losses must distinguish the contraction from {limit}')
   inside = [t for t, out in zip(grid, rejected, strict=True) if not out]
   inside.append(float(fit.parameters[0]))
   nearest = min(inside), max(inside)
@@ -349,14 +352,17 @@ def _checked(rounds, losses) -> tuple[np.ndarray, np.ndarray]:
   """Checks and returns rounds, int64 [points], and losses, float64 [points]."""
   if len(rounds) != len(losses):
     raise ValueError(
-      f'losses must be one a round, got {len(losses)} of {len(rounds)}'
+      f'losses must be one per round, got {len(losses)} for {len(rounds)}'
+      ' rounds'
     )
   if len(rounds) < LEAST_ROUNDS:
     raise ValueError(
-      f'rounds must be {LEAST_ROUNDS} or more, got {len(rounds)}'
+      f'rounds must have at least {LEAST_ROUNDS} entries, got {len(rounds)}'
     )
   if len(rounds) > MOST_ROUNDS:
-    raise ValueError(f'rounds must be {MOST_ROUNDS} at most, got {len(rounds)}')
+    raise ValueError(
+      f'rounds must have at most {MOST_ROUNDS} entries, got {len(rounds)}'
+    )
   least = 1
   for number in rounds:
     least = _validate.integer('rounds', number, least, _LARGEST_ROUND) + 1
@@ -507,8 +513,7 @@ def _parse(reader: csv.DictReader) -> tuple[list[int], list[float]]:
     stddev = _number(row, _NOISE, line)
     if stddev != 0:
       raise ValueError(
-        f'{_NOISE} is {stddev!r} in round {rounds[-1]}, but a pilot must have'
-        ' none'
+        f'{_NOISE} must be 0 in a pilot, got {stddev!r} in round {rounds[-1]}'
       )
     losses.append(_number(row, _LOSS, line))
   return rounds, losses

@@ -145,8 +145,8 @@ class PlanReport:
       )
     if asked.bound > _HOPELESS * best.bound:
       found.append(
-        f'the plan that was asked for ({self.asked_plan}) has a bound'
-        f' {asked.bound / best.bound:.3g} times that of the best'
+        f'the plan you asked for ({self.asked_plan}) has a bound'
+        f' {asked.bound / best.bound:.3g} times that of the best plan'
         f' ({self.plan_in_words(best)})'
       )
     return tuple(found)
@@ -274,7 +274,7 @@ def _complete(
     for name in planning_settings.MEASURED:
       if name in settings.given:
         raise ValueError(
-          f'{name} must not be given where it is measured, got'
+          f'{name} must not be given if a pilot measures it, got'
           f' {getattr(settings, name)!r}'
         )
     return dataclasses.replace(

@@ -29,7 +29,7 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
     (
       'participation',
       f'{settings.participation}, {settings.users_per_round} of'
-      f' {settings.users} users a round (q = {settings.sampling_rate:.6g})',
+      f' {settings.users} users per round (q = {settings.sampling_rate:.6g})',
     ),
     (
       'rounds',
@@ -53,7 +53,8 @@ def _setting(report: planning_report.PlanReport) -> list[str]:
   if report.drawn_anew:
     lines += layout.wrap(
       f'{" and ".join(report.drawn_anew)}, and with it the noise of a single'
-      ' user, is an example drawn with public seed 0: training draws anew'
+      ' user, is only an example, drawn with the public seed 0: training draws'
+      ' anew'
     )
   return lines
 
@@ -107,7 +108,8 @@ def _sensitivity(report: planning_report.PlanReport) -> list[str]:
   if rule is not None and other is not None:
     lines += layout.wrap(
       f'proven for this upload: {other.formula} = {other.value:.6g},'
-      f' {other.value / rule.value:.6g} times larger, and the noise with it',
+      f' {other.value / rule.value:.6g} times larger, and would need as much'
+      ' more noise',
       4,
     )
   return lines
@@ -140,11 +142,11 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
   count = 'one release' if releases == 1 else f'{releases} releases'
   stddevs = sim.mean_noise_stddevs
   lines = [
-    f'Noise stddev sigma on {mechanism.noise_on}, {count} a round',
+    f'Noise stddev sigma on {mechanism.noise_on}, {count} per round',
     *layout.table(_noise_rows(report)),
     *layout.wrap(
-      'sigma, and z relative to the sensitivity: the least of a user in the'
-      ' round; delivers: the epsilon to the user that spends most in these'
+      'sigma, and z = sigma / sensitivity: the smallest of any user in the'
+      ' round; delivers: the epsilon of the user that spends most in these'
       ' rounds'
     ),
     *layout.wrap(
@@ -244,12 +246,12 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
     lines += layout.wrap(warning, first='WARNING: ')
   if not report.statement.holds:
     lines += layout.wrap(
-      'all spend what the chosen calibration spends: no guarantee'
+      'all plans spend what the chosen calibration spends: no guarantee'
     )
   if settings.assumed:
     lines += layout.wrap(
-      f'it rests on what is assumed ({", ".join(settings.assumed)}): use it to'
-      ' compare plans, not to predict a loss'
+      f'the bound rests on assumed values ({", ".join(settings.assumed)}): use'
+      ' it to compare plans, not to predict a loss'
     )
   return lines
 
@@ -261,8 +263,8 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
     return [
       'Schedule',
       *layout.wrap(
-        'no advice where a record is not in every round: its rounds, and not'
-        ' the optimizer, decide what its noise should be'
+        'no advice if a record does not take part in every round: its rounds,'
+        ' not the optimizer, determine the best noise'
       ),
     ]
   lines = [
@@ -276,15 +278,15 @@ def _schedule(report: planning_report.PlanReport) -> list[str]:
       ]
     ),
     *layout.wrap(
-      'the weight of a round in the released model, with'
-      f' --contraction={settings.contraction:g} and what the server does,'
-      ' decides: docs/SCHEDULE.md'
+      'what matters is the weight of each round in the released model, which'
+      f' follows from --contraction={settings.contraction:g} and the server'
+      ' optimizer: see docs/SCHEDULE.md'
     ),
   ]
   if not advice.pays:
     return [
       *lines,
-      *layout.wrap('no schedule pays here: take constant noise, --theta=1'),
+      *layout.wrap('no schedule pays off here: use constant noise, --theta=1'),
     ]
   stddevs = ','.join(f'{stddev:.4g}' for stddev in advice.schedule)
   flag = f'  --schedule={stddevs}'
@@ -303,8 +305,8 @@ def _correlated(report: planning_report.PlanReport) -> list[str]:
       [(name, f'{stddev:.4g}') for name, stddev in report.correlated]
     ),
     *layout.wrap(
-      f'predicted best: {best}; all but the plan in balanced cohorts of as many'
-      ' users, of which no secret is made: docs/SCHEDULE.md'
+      f'predicted best: {best}; all except the plan use balanced cohorts of'
+      ' the same size, which need not be secret: see docs/SCHEDULE.md'
     ),
   ]
 
@@ -347,7 +349,7 @@ def _measurement(report: planning_report.PlanReport) -> list[str]:
     ),
     *_doubts(report),
     *layout.wrap(
-      'a run without noise hides nothing: it must have been on public data;'
+      'a run without noise protects nothing, so it must have used public data;'
       ' its test loss stands for F'
     ),
   ]
@@ -360,14 +362,14 @@ def _doubts(report: planning_report.PlanReport) -> list[str]:
   warnings = []
   if estimate.autocorrelation > _MOST_AUTOCORRELATION:
     warnings.append(
-      'residuals follow one another: the loss does not fall by one factor, and'
-      ' A is a mean over the curve'
+      'the residuals are correlated: the loss does not fall by a constant'
+      ' factor, and A is an average over the curve'
     )
   if estimate.remaining > _MOST_REMAINING:
     warnings.append(
-      f'the pilot ended with {estimate.remaining:.0%} of the gap to go: L_inf'
-      ' and Theta are extrapolated, and the interval trusts the model; a longer'
-      ' pilot tells more'
+      f'the pilot ended with {estimate.remaining:.0%} of the gap left: L_inf'
+      ' and Theta are extrapolated, and the interval relies on the model; a'
+      ' longer pilot is more reliable'
     )
   differences = pilot.differences(report.settings)
   if differences:
@@ -375,7 +377,7 @@ def _doubts(report: planning_report.PlanReport) -> list[str]:
       f'--{name}={measured!r} (here {planned!r})'
       for name, (measured, planned) in differences.items()
     )
-    warnings.append(f'A is that of rounds with {listed}')
+    warnings.append(f'A was measured in rounds with {listed}')
   return [line for w in warnings for line in layout.wrap(w, first='WARNING: ')]
 
 
@@ -414,7 +416,9 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
     ),
   ]
   if not report.statement.holds:
-    lines += layout.wrap('no guarantee: the verdict above is that of any plan')
+    lines += layout.wrap(
+      'no guarantee: the verdict above applies to every plan'
+    )
   if optimal.bound >= settings.initial_gap:
     lines += layout.wrap(
       f'its bound {optimal.bound:#.4g} is not below Theta ='

@@ -107,7 +107,7 @@ def _payload(body: bytes) -> dict[str, Any]:
       return payload
   except (ValueError, RecursionError):
     pass
-  raise LedgerError('no JSON object in canonical form')
+  raise LedgerError('not a JSON object in canonical form')
 
 
 def _verify_line(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
@@ -169,7 +169,7 @@ def read(path: str | os.PathLike) -> Chain:
   *lines, torn = data.split(b'\n')
   payloads, digest = _verify_lines(path, lines, 0, _FIRST_HASH, head)
   if not lines:
-    raise LedgerError(f'{path}: line 1: missing: the file holds no whole line')
+    raise LedgerError(f'{path}: line 1: missing: the file has no complete line')
   return Chain(
     payloads=payloads,
     last_hash=digest,
@@ -217,8 +217,8 @@ def _verify_lines(
   count = before + len(lines)
   if head is not None and count < head[0]:
     raise LedgerError(
-      f'{path}: line {count + 1}: missing: {path}.head counts'
-      f' {head[0]} lines, so that the end was cut off'
+      f'{path}: line {count + 1}: missing: {path}.head counts {head[0]} lines,'
+      ' so the end was cut off'
     )
   return payloads, digest
 
@@ -255,7 +255,7 @@ def _lock(path: str, descriptor: int):
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
     raise LedgerError(
-      f'{path}: is open for writing already, here or in another process'
+      f'{path}: is already open for writing, here or in another process'
     ) from None
 
 
@@ -455,8 +455,8 @@ class ChainedFile:
       )
       if head[0] < self._count:
         raise LedgerError(
-          f'{self._path}.head: was put back to line {head[0]}, of at least'
-          f' {self._count}'
+          f'{self._path}.head: was put back to line {head[0]} after line'
+          f' {self._count} was written'
         )
       count = self._count + len(lines)
       whole = size - len(torn)
@@ -484,7 +484,7 @@ class ChainedFile:
         has the line, and this object accepts no further line.
     """
     self._check_usable()
-    assert self._locked, 'a shared file is appended to within locked()'
+    assert self._locked, 'a shared file must be appended to within locked()'
     line, digest = chained_line(self._hash, payload)
     # Unusable until all is done, in case an interrupt comes anywhere below.
     self._usable = False
@@ -555,8 +555,8 @@ class ChainedFile:
 
 def _headless(path: str) -> LedgerError:
   return LedgerError(
-    f'{path}: {path}.head is missing, so that lines may have been cut off the'
-    ' end: it is not appended to'
+    f'{path}: {path}.head is missing, so lines may have been cut off the end:'
+    ' nothing can be appended'
   )
 
 
@@ -587,7 +587,7 @@ def _mend(
 
 def _refuse_existing(path: str):
   if os.path.lexists(path):
-    raise LedgerError(f'{path}: exists already')
+    raise LedgerError(f'{path}: already exists')
   head = _read_head(path)
   if head is not None and head[0] > 1:
     raise LedgerError(

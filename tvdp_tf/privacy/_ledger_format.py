@@ -154,8 +154,8 @@ class LedgerHeader:
       )
     if self.unit != 'user':
       raise ValueError(
-        f"unit must be 'user' with sampling 'poisson', got {self.unit!r}: it is"
-        ' users who are sampled'
+        f"unit must be 'user' with sampling 'poisson', got {self.unit!r}: the"
+        ' users are sampled'
       )
     # Above 1.01: dp_accounting converts no smaller order to an epsilon.
     if order is not None and (
@@ -340,8 +340,8 @@ class LedgerRecord:
     if (self.laplace_epsilon is not None) != (header.accounting == LAPLACE):
       expected = {GAUSSIAN: 'noise_multipliers', LAPLACE: 'laplace_epsilon'}
       raise ValueError(
-        f'a ledger with accounting {header.accounting!r} must be given'
-        f' {expected[header.accounting]}'
+        f'{expected[header.accounting]} must be given with accounting'
+        f' {header.accounting!r}'
       )
     if header.accounting == LAPLACE and self.noise_multipliers:
       raise ValueError(
@@ -360,8 +360,8 @@ class LedgerRecord:
     for name in ('noise_multipliers', 'noise_digests'):
       if len(getattr(self, name)) != 1:
         raise ValueError(
-          f"{name} must be one for all clients with sampling 'poisson', got"
-          f' {len(getattr(self, name))}'
+          f'{name} must have one entry for all clients with sampling'
+          f" 'poisson', got {len(getattr(self, name))}"
         )
     if self.releases_per_client != 1:
       raise ValueError(
@@ -379,7 +379,7 @@ class LedgerRecord:
 
 def _check_length(name: str, values: tuple, length: int):
   if len(values) not in (1, length):
-    raise ValueError(f'{name} must be {length} or 1 values, got {len(values)}')
+    raise ValueError(f'{name} must have 1 value or {length}, got {len(values)}')
 
 
 def _of_type(name: str, value: Any, kind: type) -> Any:

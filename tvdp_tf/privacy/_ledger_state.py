@@ -151,7 +151,7 @@ class LedgerState:
       and spending.epsilons().max() > self.header.target_epsilon
     ):
       raise _chained_file.LedgerError(
-        'the budget is spent: what was released leaves no delta for the noise'
+        'the budget is spent: the releases so far leave no delta for the noise'
         ' of another run'
       )
     return spending
@@ -177,8 +177,8 @@ class LedgerState:
       )
     ):
       raise _chained_file.LedgerError(
-        'no further run can join: what all of them draw would not be Gaussian'
-        f' as far out as epsilon = {header.target_epsilon!r} needs it'
+        'no further run can join: the noise of all runs together would be too'
+        f' far from Gaussian for epsilon = {header.target_epsilon!r}'
       )
 
   def _book(
@@ -195,25 +195,25 @@ class LedgerState:
     # A client must hold the same data in all runs.
     if not self.header.data:
       raise _chained_file.LedgerError(
-        "a ledger of several runs must have data in its header, got '': whether"
-        ' its clients are those of another run is not known'
+        "a ledger of several runs must have data in its header, got '':"
+        ' without it, nothing shows that all runs have the same clients'
       )
     if (
       self.header.sampling == format_lib.POISSON
       and self.header.renyi_order is None
     ):
       raise _chained_file.LedgerError(
-        "a ledger of several runs with sampling 'poisson' must have renyi_order"
-        ' in its header, got None: an order that is chosen at the end is valid'
-        ' for noise that was fixed in advance'
+        "a ledger of several runs with sampling 'poisson' must have"
+        ' renyi_order in its header, got None: an order that is chosen at the'
+        ' end is valid only for noise that was fixed in advance'
       )
     # One run must not undo what the others prove.
     for name in ('seeded', 'sensitivity_proven', 'selection'):
       theirs, own = getattr(self.runs[0], name), getattr(run, name)
       if theirs != own:
         raise _chained_file.LedgerError(
-          f'{name} is {theirs!r} in the runs of this ledger, but {own!r} in the'
-          ' run that would join: one would undo what the others prove'
+          f'{name} must be {theirs!r}, as in the other runs of this ledger,'
+          f' got {own!r}: a run must not undo what the others prove'
         )
 
   def run_number(self, run_id: str) -> int | None:
@@ -269,7 +269,8 @@ class LedgerState:
     record.check(self.header)
     if record.run > len(self.runs):
       raise ValueError(
-        f'run must be one of the {len(self.runs)} before it, got {record.run}'
+        f'run must be at most {len(self.runs)}, the number of runs before it,'
+        f' got {record.run}'
       )
     expected = self.attempts.get((record.run, record.round), 0) + 1
     if record.attempt != expected:
@@ -299,9 +300,9 @@ class LedgerState:
         )
     if fresh and expected > 1 and self.header.sampling == format_lib.POISSON:
       raise _chained_file.LedgerError(
-        f'round {record.round} was released before with other noise, and draws'
-        ' are independent only from round to round: repeat it with the same'
-        ' noise key, or go on with the next round'
+        f'round {record.round} was already released with other noise, and'
+        ' draws are independent only between rounds: repeat it with the same'
+        ' noise key, or continue with the next round'
       )
     return fresh
 

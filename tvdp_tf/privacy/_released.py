@@ -82,8 +82,8 @@ def split_ids(
     if not isinstance(identity, str) or _RELEASE_ID.fullmatch(identity) is None:
       # Do not show the value: it may be a key, passed by mistake.
       raise ValueError(
-        'release_ids must be made by release_id, got another'
-        f' {type(identity).__name__}'
+        'release_ids must be values that release_id returned, got another'
+        f' value of type {type(identity).__name__}'
       )
     noise.append(identity[:64])
     inputs.append(identity[65:])

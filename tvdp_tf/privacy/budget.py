@@ -126,9 +126,9 @@ class Budget:
       or found.sensitivity_proven != run.sensitivity_proven
     ):
       raise ledger.LedgerError(
-        f'{path}: its sensitivity is {found.sensitivity!r},'
-        f' proven: {found.sensitivity_proven}, got {run.sensitivity!r},'
-        f' proven: {run.sensitivity_proven}'
+        f'{path}: sensitivity must be {found.sensitivity!r} (proven:'
+        f' {found.sensitivity_proven}), as on record, got {run.sensitivity!r}'
+        f' (proven: {run.sensitivity_proven})'
       )
 
   def __enter__(self) -> 'Budget':

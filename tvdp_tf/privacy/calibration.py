@@ -155,9 +155,9 @@ class _Search:
         at_low = self.ratio(low)
       except ValueError:
         raise ValueError(
-          f'epsilon must be below what no noise delivers, got {self._target!r}:'
-          ' at this delta and sampling rate even the least noise delivers'
-          f' {at_high * self._target:.6g}'
+          'epsilon must be so small that it takes noise to reach it, got'
+          f' {self._target!r}: at this delta and sampling rate even the least'
+          f' noise delivers {at_high * self._target:.6g}'
         ) from None
       if at_low > 1:
         return low, high, at_low, at_high

@@ -164,9 +164,9 @@ def check_claim(
       claimed,
       delta,
       accounting.delivered_epsilon([z] * rounds, delta, 'exact'),
-      'what the noise multiplier is of',
+      'the unit that the noise multiplier is relative to',
       (z,) * rounds,
-      (f'{rounds} releases of the same data add up, exactly',),
+      (f'{rounds} releases of the same data are composed, exactly',),
     )
   _validate.one_of('batches', batches, BATCHES)
   rate = _validate.rate('sampling_rate', sampling_rate)
@@ -176,18 +176,19 @@ def check_claim(
 def _unproven(formula: str, claimed: float, delta: float) -> CheckedClaim:
   if formula == 'nvflare-percentile':
     reason = (
-      'coordinates are chosen and truncated by the data, and no noise is added:'
-      ' no epsilon is finite'
+      'the data decide which coordinates are sent and how they are truncated,'
+      ' and no noise is added: there is no finite epsilon'
     )
   else:
     reason = (
-      'the epsilon that is set is of the search for coordinates to send, in one'
-      ' round; the account of nvflare 2.9.0 adds what their values cost, and'
-      ' the rounds, but counts the search as if it stopped at the last'
-      ' coordinate that is sent, and it goes on: of that nothing is proven here'
+      'the epsilon that is set is for the search for coordinates to send, in'
+      ' one round; the accounting of nvflare 2.9.0 adds the cost of their'
+      ' values and of all rounds, but counts the search as if it stopped at'
+      ' the last coordinate that is sent, although it continues: nothing is'
+      ' proven about that here'
     )
   return CheckedClaim(
-    formula, claimed, delta, math.inf, 'nobody, provably', (), (reason,)
+    formula, claimed, delta, math.inf, 'nothing that is proven', (), (reason,)
   )
 
 
@@ -200,20 +201,21 @@ def _flower(
   z = stddev / true
   once = gaussian.gaussian_epsilon(z, delta)
   reasons = [
-    'its epsilon is of one round, and nothing adds up the rounds: a client that'
-    f' takes part in all {rounds} is counted {rounds} times here',
-    f'two clipped updates differ by up to 2 * {clip:g} = {true:g}, the'
+    'its epsilon is for one round, and the tool does not add up the rounds:'
+    f' here, a client that takes part in all {rounds} is counted {rounds}'
+    ' times',
+    f'two clipped updates differ by up to 2 * {clip:g} = {true:g}, but the'
     f' sensitivity was set to {sensitivity:g}; one round delivers'
     f' {statement.format_epsilon(once)}',
   ]
   if epsilon > 1:
-    reasons.append('its formula is proven for epsilon < 1 alone')
+    reasons.append('its formula is proven only for epsilon < 1')
   return CheckedClaim(
     'flower-local-dp',
     epsilon,
     delta,
     accounting.delivered_epsilon([z] * rounds, delta, 'exact'),
-    'all data of one client, exchanged for any other, from the server',
+    'all data of one client, exchanged for any other, against the server',
     (z,) * rounds,
     tuple(reasons),
   )
@@ -225,34 +227,35 @@ def _dp_sgd(
   reasons: tuple[str, ...]
   if batches == 'poisson':
     multipliers = (z,) * steps
-    exchanged = 'added or removed (or its gradient made zero)'
+    exchanged = 'added or removed (or its gradient set to zero)'
     delivered = min(
       accounting.delivered_epsilon(multipliers, delta, name, 'poisson', rate)
       for name in ('rdp', 'pld')
     )
     reasons = (
-      'each batch must be a fresh Poisson draw that stays secret: what is'
-      ' common, shuffled batches of one size, is `shuffled` here',
+      'each batch must be a fresh Poisson draw that stays secret; for the'
+      ' common shuffled batches of one size, set batches=shuffled',
     )
   else:
     # In an epoch, each example is in only one release. An incomplete last batch
     # may be left out, which makes the shortest epochs.
     epochs = math.ceil(steps / math.floor(min(1 / rate, 2.0**60) * (1 + 1e-12)))
     multipliers = (z,) * epochs
-    exchanged = 'its gradient made zero'
+    exchanged = 'its gradient set to zero'
     delivered = accounting.delivered_epsilon(multipliers, delta, 'exact')
     reasons = (
-      f'an example is in one batch of each of {epochs} epochs; no amplification'
-      ' is proven here of batches that are shuffled, and none is granted',
-      'nothing is proven here of an example that is added or removed, which the'
-      ' epsilon of these tools is of: it moves others to other batches',
+      f'an example is in one batch of each of {epochs} epochs; no'
+      ' amplification by shuffling is proven here, so none is counted',
+      'the epsilon of these tools is about adding or removing an example,'
+      ' which moves others to other batches; nothing is proven about that here',
     )
   return CheckedClaim(
     'dp-sgd',
     claimed,
     delta,
     delivered,
-    f'one example, {exchanged}, from who sees the model after each step',
+    f'one example, {exchanged}, against anyone who sees the model after each'
+    ' step',
     multipliers,
     reasons,
   )
@@ -289,7 +292,7 @@ def check_text(text: str) -> CheckedClaim:
         arguments[name] = value
       else:
         allowed = ', '.join([*_NUMBERS, 'rounds', 'batches'])
-        raise ValueError(f'{name!r} is none of {allowed}')
+        raise ValueError(f'{name!r} is not one of {allowed}')
     for name in ('delta', 'rounds'):
       if name not in arguments:
         raise ValueError(f'{name} must be given')

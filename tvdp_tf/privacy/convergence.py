@@ -518,7 +518,7 @@ def sound_bound(
   ]
   if len(gammas) != users:
     raise ValueError(
-      f'gradient_divergences must be {users} numbers, one a user, got'
+      f'gradient_divergences must be {users} numbers, one per user, got'
       f' {len(gammas)}'
     )
   if eta * smoothness > 1:

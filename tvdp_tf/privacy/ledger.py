@@ -156,7 +156,7 @@ def _amounts(
   """Checks and returns (noise multipliers, pure epsilon); one must be given."""
   if (noise_multipliers is None) == (laplace_epsilon is None):
     raise ValueError(
-      'one of noise_multipliers and laplace_epsilon must be given, got'
+      'exactly one of noise_multipliers and laplace_epsilon must be given, got'
       f' {noise_multipliers!r} and {laplace_epsilon!r}'
     )
   if noise_multipliers is None:
@@ -264,7 +264,7 @@ class PrivacyLedger:
     if state.version_1:
       raise LedgerError(
         f'{self._file.path}: line 1: version is 1, which does not say whether'
-        ' the noise was seeded: it can be audited, but not gone on with'
+        ' the noise was seeded: it can be audited, but not continued'
       )
     if header is not None:
       self._refuse_other(
@@ -485,7 +485,10 @@ class PrivacyLedger:
         cases nothing was written.
     """
     if not self._run:
-      raise LedgerError(f'{self._file.path}: no run has joined to record')
+      raise LedgerError(
+        f'{self._file.path}: no run has joined: join must be called before'
+        ' record'
+      )
     round_number = _validate.integer('round_number', round_number)
     noise_digests, input_digests = _released.split_ids(release_ids)
     multipliers, laplace_epsilon = _amounts(noise_multipliers, laplace_epsilon)
@@ -541,8 +544,8 @@ class PrivacyLedger:
       self.header.accounting == _ledger_format.LAPLACE
     ):
       raise ValueError(
-        'noise_multiplier or laplace_epsilon must be given as the ledger has'
-        f' accounting {self.header.accounting!r}'
+        'laplace_epsilon must be given if the accounting of the ledger is'
+        f" 'laplace', and only then, got accounting {self.header.accounting!r}"
       )
     count = _validate.integer('releases_per_client', releases_per_client)
     numbers = [self._client(client) for client in clients]

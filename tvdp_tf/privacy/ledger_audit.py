@@ -127,13 +127,13 @@ class LedgerAudit:
     authors = sorted({share.run.claimed_by for share in self.runs} - {''})
     if authors:
       return (
-        'no client is above the target, if every release is on record with its'
-        f' noise and has the sensitivity on record, as {", ".join(authors)}'
-        ' claims: nothing of it is proven here'
+        'no client is above the target, provided that every release is on'
+        ' record with its noise and has the sensitivity on record, as'
+        f' {", ".join(authors)} claims: none of this is proven here'
       )
     return (
-      'every release is on record, with noise that nobody can reproduce, on'
-      ' what has a proven sensitivity; and no client is above the target'
+      'every release is on record, its noise cannot be reproduced, its'
+      ' sensitivity is proven, and no client is above the target'
     )
 
   @property
@@ -165,13 +165,13 @@ class LedgerAudit:
     faults = []
     if not self.head_verified:
       faults.append(
-        'the head is missing, so that lines may have been cut off the end'
+        'the head is missing, so lines may have been cut off the end'
       )
     if not self.records:
       faults.append('no release is on record')
     for text, runs in (
       (
-        'whether the noise is reproducible from a seed is not on record',
+        'the record does not say whether the noise is reproducible from a seed',
         [share for share in self.runs if share.run.seeded is None],
       ),
       (
@@ -183,7 +183,7 @@ class LedgerAudit:
         [share for share in self.runs if not share.run.sensitivity_proven],
       ),
       (
-        'what was published was chosen among several runs, and the choice is'
+        'the published model was chosen among several runs, and the choice is'
         ' not counted here, but in the statement',
         [share for share in self.runs if share.run.selection],
       ),
@@ -203,35 +203,33 @@ class LedgerAudit:
     for share in self.runs:
       # Alone it has the ledger's target, but for one that was edited.
       if share.worst_epsilon > share.run.target_epsilon:
-        faults.append(
-          f'run {share.number} has spent more than the target of its own'
-        )
+        faults.append(f'run {share.number} has spent more than its own target')
     if not header.enforced:
       # The ledger does not know how the noise came about.
       faults.append(
-        'the target was not enforced, so that what was released may depend on'
-        ' what had been spent'
+        'the target was not enforced, so the releases may depend on what had'
+        ' been spent'
       )
     if self._is_order_chosen_at_the_end and self.noise_recurs:
       faults.append(
-        'some rounds have the same noise and others do not, as where rounds'
-        ' were released again: without renyi_order in the header, noise must'
+        'some rounds have the same noise and others do not, as when rounds are'
+        ' released again: without renyi_order in the header, the noise must'
         ' have been fixed in advance'
       )
     if header.target_epsilon < math.inf and not spending.is_gaussian_enough(
       header.delta, header.target_epsilon, self.noise_distance
     ):
       faults.append(
-        'what is drawn is not Gaussian as far out as epsilon ='
-        f' {statement.format_epsilon(header.target_epsilon)} needs it'
+        'the noise that is drawn is too far from Gaussian for epsilon ='
+        f' {statement.format_epsilon(header.target_epsilon)}'
       )
     if (
       header.sampling == _ledger_format.POISSON
       and header.adjacency != sensitivity_lib.ADD_OR_REMOVE_ONE
     ):
       faults.append(
-        f'secret sampling is accounted for {sensitivity_lib.ADD_OR_REMOVE_ONE}'
-        f' alone, not for {header.adjacency}'
+        'the accounting of secret sampling is only for'
+        f' {sensitivity_lib.ADD_OR_REMOVE_ONE}, not for {header.adjacency}'
       )
     return faults
 
@@ -248,7 +246,7 @@ class LedgerAudit:
       ValueError: If `holds` is True although the ledger does not hold.
     """
     if holds and not self.holds:
-      raise ValueError('holds must be False where the ledger does not hold')
+      raise ValueError('holds must be False if the ledger does not hold')
     header = self.header
     number = statement.format_epsilon
     sampling = 'actual participations, no amplification'
@@ -258,7 +256,7 @@ class LedgerAudit:
         sampling += f', all runs at Renyi order {header.renyi_order!r}'
       else:
         sampling += (
-          '; the noise of every release is taken to have been fixed before the'
+          '; this assumes that the noise of all releases was fixed before the'
           ' first'
         )
     limit = 'enforced' if header.enforced else 'recorded, not enforced'
@@ -279,7 +277,7 @@ class LedgerAudit:
       f' {sensitivity_lib.ADJACENCY_MEANINGS[header.adjacency]})',
     ]
     if header.data:
-      same = ", every client's taken to be the same in all runs"
+      same = '; every client is assumed to have the same data in all runs'
       lines.append(f'  Data: {header.data}{same if len(self.runs) > 1 else ""}')
     lines.append(f'  Accounting: {sampling}')
     for share in self.runs:
@@ -287,14 +285,14 @@ class LedgerAudit:
     lines += [
       f'  Records: {self.records} of {self.rounds} rounds; releases repeated'
       f' bit for bit, not charged: {self.repeats}',
-      f'  Participations: {least} to {most} a client',
+      f'  Participations: {least} to {most} per client',
       f'  Worst client: {self.worst_client}, epsilon ='
       f' {number(self.worst_epsilon)}',
       f'  Median client: epsilon = {number(self.median_epsilon)}',
       f'  Target: epsilon = {number(header.target_epsilon)} for each of the'
       f' {header.clients} clients ({limit}): {verdict}',
-      '  What is spent is a reading: where it may have depended on what was'
-      ' released, what is proven is the target.',
+      '  What is spent is a reading: if it may have depended on the releases,'
+      ' only the target is proven.',
       f'  Chain: intact, last hash {self.head_hash}',
     ]
     if not self.head_verified:
@@ -304,13 +302,13 @@ class LedgerAudit:
       )
     else:
       lines.append(
-        '  Head: verified, no line was cut off; lines beyond it, counted:'
-        f' {self.beyond_head}'
+        '  Head: verified, no line was cut off; lines beyond it, which are'
+        f' counted: {self.beyond_head}'
       )
     if self.torn_bytes:
       lines.append(
-        f'  An unfinished last line ({self.torn_bytes} bytes) was never'
-        ' released, and is not counted.'
+        f'  An unfinished last line ({self.torn_bytes} bytes) belongs to no'
+        ' release and is not counted.'
       )
     return '\n'.join(lines)
 
@@ -321,7 +319,7 @@ class LedgerAudit:
     source = {
       None: 'UNKNOWN whether from a seed',
       True: 'from a SEED',
-      False: 'from no seed',
+      False: 'without a seed',
     }[run.seeded]
     rate = ''
     if self.header.sampling == _ledger_format.POISSON:

@@ -152,12 +152,11 @@ def accounted_delta(
   if not share <= delta / 2:
     if share > 0.5:
       raise ValueError(
-        f'epsilon must be lower: what is drawn as {noise} noise is too far from'
-        f' Gaussian for any delta, got {epsilon:g}'
+        f'epsilon must be lower, got {epsilon:g}: {noise} noise, as it is'
+        ' drawn, is too far from Gaussian for any delta'
       )
     raise ValueError(
-      f'delta must be at least {2 * share:.2g}, for what is drawn as {noise}'
-      f' noise is Gaussian only up to that at epsilon = {epsilon:g}, got'
-      f' {delta!r}'
+      f'delta must be at least {2 * share:.2g}, got {delta!r}: {noise} noise,'
+      f' as it is drawn, is Gaussian only up to that at epsilon = {epsilon:g}'
     )
   return math.nextafter(delta - share, 0.0)

@@ -110,9 +110,9 @@ class NoiseSchedule(abc.ABC):
     return (
       f'{needed} of {self.rounds} rounds spend {_MOST_OF_BUDGET:.0%} of the'
       ' budget, and the noise of a round is up to'
-      f' {stddevs.max() / stddevs.min():.3g} times that of another: the model'
-      ' may end no better than a guess. Take fewer rounds or more even noise,'
-      ' theta nearer to 1'
+      f' {stddevs.max() / stddevs.min():.3g} times that of another: the final'
+      ' model may be no better than guessing. Use fewer rounds or more even'
+      ' noise (theta closer to 1)'
     )
 
   @abc.abstractmethod
@@ -374,8 +374,8 @@ def _stddev_of(function: Callable[[int, int], float], m: int, rounds: int):
     return function(m, rounds)
   except Exception as error:
     raise ValueError(
-      'schedule must return a standard deviation for each round, got of round'
-      f' {m} {_validate.failure(error)}'
+      'schedule must return a standard deviation for each round, got an error'
+      f' for round {m}: {_validate.failure(error)}'
     ) from error
 
 
@@ -406,7 +406,7 @@ def listed_shape(
       inspect.signature(stddevs).bind(1, rounds)
     except TypeError as error:
       raise ValueError(
-        'schedule must be a function of a round and of their number, (m,'
+        'schedule must be a function of a round and the number of rounds, (m,'
         f' rounds), got {_validate.quoted(stddevs)}: {error}'
       ) from error
     except ValueError:  # It has no signature to check.

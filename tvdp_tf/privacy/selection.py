@@ -195,8 +195,8 @@ def draw_number_of_runs(mean: float, shape: float = 1.0) -> int:
     probability = (1 - gamma) * _slope(gamma, shape)
     if not probability > sys.float_info.min:
       raise ValueError(
-        f'shape must be smaller with mean {mean!r}, for 1 run has no'
-        f' probability that is a number, got {shape!r}'
+        f'shape must be smaller with mean {mean!r}, got {shape!r}: the'
+        ' probability of 1 run is too small to represent'
       )
   below = probability
   # Stop at tiny probabilities: rounding may keep the sum below `uniform`.

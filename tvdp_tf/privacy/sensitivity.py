@@ -44,14 +44,14 @@ ZERO_OUT = 'zero-out'
 ADJACENCIES = (REPLACE_ONE, ADD_OR_REMOVE_ONE, ZERO_OUT)
 # What each one means, for readers of an epsilon.
 ADJACENCY_MEANINGS = {
-  REPLACE_ONE: 'exchanged for any other; how many there are is public',
+  REPLACE_ONE: 'exchanged for any other; the number of units is public',
   ADD_OR_REMOVE_ONE: (
-    'there or not; how many there are at most, and what the sum is divided by,'
-    ' are public'
+    'present or absent; the largest possible number of units and the divisor'
+    ' of the sum are public'
   ),
   ZERO_OUT: (
-    'there or with a gradient of zero in its place; how many there are is'
-    ' public. To exchange it for another is two such steps: the same noise'
+    'present, or its gradient is zero; the number of units is public. To'
+    ' exchange it for another one takes two such steps, so the same noise'
     ' promises less against that'
   ),
 }
@@ -160,13 +160,14 @@ def paper_rule(l2_norm_clip: float, examples: int) -> SensitivityRule:
     name=PAPER,
     value=2 * clip / examples,
     formula=f'2 C / n = 2 * {clip!r} / {examples}',
-    release='the parameters after the local steps, one upload a round',
+    release='the parameters after the local steps, one upload per round',
     unit='example',
     adjacency=REPLACE_ONE,
     proven=False,
     reason=(
-      'projecting the parameters to norm C bounds how far they can move by 2 C,'
-      ' not by 2 C / n: one example can move them n times further than this'
+      'projecting the parameters to norm C bounds their movement by 2 C, not'
+      ' by 2 C / n: one example can move them n times as far as this formula'
+      ' says'
     ),
   )
 
@@ -185,12 +186,12 @@ def projection_rule(l2_norm_clip: float) -> SensitivityRule:
     name=PROJECTION,
     value=2 * clip,
     formula=f'2 C = 2 * {clip!r}',
-    release='the parameters after the local steps, one upload a round',
+    release='the parameters after the local steps, one upload per round',
     unit='user',
     adjacency=REPLACE_ONE,
     proven=True,
     reason=(
-      'the upload lies in the ball of radius C whatever the data, so that even'
+      'the upload lies in the ball of radius C whatever the data, so even'
       " exchanging all of a user's data moves it by at most 2 C"
     ),
   )
@@ -258,13 +259,13 @@ def gradient_sum_rule(
     name=GRADIENT_SUM,
     value=factor * clip,
     formula=f'{factor} C_g = {factor} * {clip!r}',
-    release='the sum of the gradients of all clients of a round, one a round',
+    release='the sum of the gradients of all clients of a round, one per round',
     unit='example',
     adjacency=adjacency,
     proven=True,
     reason=(
       'one example enters the sum through one gradient of norm at most C_g;'
-      ' what rounding adds is taken off the clip'
+      ' the clip is reduced by what rounding adds'
     ),
   )
 
@@ -291,7 +292,7 @@ def update_rule(
     name=UPDATE,
     value=factor * clip,
     formula=f'{factor} C_u = {factor} * {clip!r}',
-    release='the clipped model update (or their sum), one a round',
+    release='the clipped model update (or their sum), one per round',
     unit='user',
     adjacency=adjacency,
     proven=True,

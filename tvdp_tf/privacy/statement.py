@@ -97,17 +97,21 @@ def worth(
   if units is not None and delta >= 1 / units:
     return (
       f'little: delta = {delta!r} is at least 1/n for the {units} {unit}s, so'
-      f' that a mechanism which publishes one {unit} at random would meet it'
+      f' a mechanism that publishes one {unit} at random would satisfy it'
     ), True
   right = guess_probability(epsilon, delta)
   exchanged = adjacency == sensitivity_lib.REPLACE_ONE
   if epsilon > MEANINGFUL_EPSILON:
-    what = f'whose {unit} it was, of two,' if exchanged else _presence(unit)
+    what = (
+      f'which of two {unit}s was in the data' if exchanged else _presence(unit)
+    )
     return (
       f'little: an attacker who has to tell {what} may be right up to'
       f' {math.ceil(1e6 * right) / 1e4:.7g} % of the time'
     ), True
-  what = f'which of two {unit}s was there' if exchanged else _presence(unit)
+  what = (
+    f'which of two {unit}s was in the data' if exchanged else _presence(unit)
+  )
   return (
     f'an attacker who has to tell {what} is right at'
     f' most {math.ceil(1000 * right) / 10:g} % of the time; guessing is 50 %'
@@ -115,7 +119,7 @@ def worth(
 
 
 def _presence(unit: str) -> str:
-  return f'whether one {unit} was there'
+  return f'whether one {unit} was in the data'
 
 
 def verdict(holds: bool, little: bool) -> str:
@@ -231,8 +235,8 @@ class PrivacyStatement:
       )
     if self.holds and not rule.proven:
       raise ValueError(
-        'holds must be False with a sensitivity that is not proven, got True'
-        f' with {rule.name!r}'
+        'holds must be False if the sensitivity is not proven, got True with'
+        f' {rule.name!r}'
       )
 
   def _check_holds(self):
@@ -243,25 +247,25 @@ class PrivacyStatement:
     delivered = self.epsilon
     if not delivered <= self.target_epsilon < math.inf:
       raise ValueError(
-        'holds must be False where no sound accountant delivers a finite target'
+        'holds must be False if no sound accountant delivers a finite target'
         f' epsilon, got True with {delivered!r} delivered in view'
         f' {self.view!r} for target {self.target_epsilon!r}'
       )
     if self.claimed_epsilon < delivered:
       raise ValueError(
-        'claimed_epsilon must be at least what is delivered where holds is'
-        f' True, got {self.claimed_epsilon!r} with {delivered!r} delivered'
+        'claimed_epsilon must be at least what is delivered if holds is True,'
+        f' got {self.claimed_epsilon!r} with {delivered!r} delivered'
       )
     if self.view == 'poisson' and self.unit != 'user':
       raise ValueError(
-        "unit must be 'user' where holds is True in view 'poisson', got"
-        f' {self.unit!r}: it is users who are sampled'
+        "unit must be 'user' if holds is True in view 'poisson', got"
+        f' {self.unit!r}: the users are sampled'
       )
     if self.view == 'poisson' and self.adjacency != _POISSON_ADJACENCY:
       raise ValueError(
-        f'adjacency must be {_POISSON_ADJACENCY} where holds is True in view'
-        f" 'poisson', got {self.adjacency!r}: it is what secret sampling is"
-        ' accounted for'
+        f'adjacency must be {_POISSON_ADJACENCY} if holds is True in view'
+        f" 'poisson', got {self.adjacency!r}: the accounting of secret"
+        f' sampling is for {_POISSON_ADJACENCY}'
       )
 
   @property
@@ -343,8 +347,8 @@ class PrivacyStatement:
       lines.append(f'  Sensitivity: {rule.formula} ({status}: {rule.reason})')
       if rule.rounding:
         lines.append(
-          f'    rounding included, up to {rule.rounding:.2g} of it: clipped'
-          ' shorter by as much'
+          '    including a relative rounding error of up to'
+          f' {rule.rounding:.2g}, by which the clip is reduced'
         )
     if self.assumptions:
       lines.append('  Assuming that:')

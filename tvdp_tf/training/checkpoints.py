@@ -165,9 +165,9 @@ class Checkpoints:
       host, _ = _arrays.decoded(saved.host.tobytes())
       saved = saved._replace(host=host)
     if not np.array_equal(saved.digest, self._digest):
-      raise ValueError('it is of another run or configuration')
+      raise ValueError('it belongs to another run or configuration')
     if saved.completed != version:
-      raise ValueError(f'it is that of round {saved.completed}')
+      raise ValueError(f'it is the checkpoint of round {saved.completed}')
     leaves = []
     for leaf, like in zip(saved.state, self._like, strict=True):
       # In NumPy, strings of different lengths have different dtypes.
@@ -175,8 +175,8 @@ class Checkpoints:
         tf.as_dtype(leaf.dtype) != tf.as_dtype(like.dtype)
       ):
         raise ValueError(
-          f'it holds {leaf.dtype}{list(leaf.shape)} in the place of '
-          f'{like.dtype}{list(like.shape)}'
+          f'it holds {leaf.dtype}{list(leaf.shape)} instead of'
+          f' {like.dtype}{list(like.shape)}'
         )
       leaves.append(leaf.astype(like.dtype))
     return Loaded(

@@ -160,7 +160,8 @@ def _save_saved_model(
     )
   except _UNWRITABLE as error:
     logging.warning(
-      'the SavedModel has the signature alone, for Keras cannot write it: %s',
+      'the SavedModel has only the signature, because Keras cannot write the'
+      ' model: %s',
       _in_one_line(error),
     )
     shutil.rmtree(path, ignore_errors=True)

@@ -76,8 +76,8 @@ class PrivateRun:
       import pandas  # noqa: PLC0415
     except ImportError as error:
       raise ImportError(
-        'history needs pandas, which is not installed: pip install pandas, or'
-        ' take metrics, the same as arrays'
+        'history needs pandas, which is not installed: run pip install pandas,'
+        ' or use metrics, the same values as arrays'
       ) from error
     frame = pandas.DataFrame(self.metrics).astype({'round': int})
     return frame.set_index('round')
@@ -91,7 +91,8 @@ class PrivateRun:
     if self.accuracy > self.majority:
       return text
     return (
-      f'{text}\nThat is no better than to answer the most frequent class'
+      f'{text}\n'
+      'That is no better than always predicting the most frequent class'
       f' ({self.majority:.4f}): more examples, more rounds or a smaller model'
       ' may help.'
     )
@@ -172,7 +173,7 @@ def fit(
     for name in settings:
       if name not in known or name in ('dataset', 'data_dir', 'model', 'split'):
         raise ValueError(
-          f'{name} is no setting of fit: it takes the fields of'
+          f'{name} is not a setting of fit, which takes the fields of'
           ' TrainingSettings, such as rounds, local_steps, learning_rate and'
           ' example_l2_norm_clip'
         )
@@ -261,7 +262,8 @@ def _settings(
     users = len(clients)
   elif users is None:
     raise ValueError(
-      'users must be given: to how many the examples are dealt out'
+      'users must be given: the number of users that the examples are dealt'
+      ' out to'
     )
   return _Settings(
     **{

@@ -87,9 +87,7 @@ class PlainProcess:
       ValueError: If the plan has no schedule.
     """
     if plan.schedule is None:
-      raise ValueError(
-        f'mechanism must have a schedule of its noise, got {plan.name}'
-      )
+      raise ValueError(f'mechanism must have a noise schedule, got {plan.name}')
     self._made_for = _guarantees(plan)
     self._schedule = plan.schedule
     self._initial = tuple(model.initial_weights)
@@ -125,7 +123,7 @@ class PlainProcess:
     if self._made_for != _guarantees(plan):
       raise ValueError(
         'process must be built for the plan, got one for another mechanism,'
-        ' clip, noise, neighbourhood or number of local steps'
+        ' clip, noise, adjacency or number of local steps'
       )
 
   def initialize(self) -> State:
@@ -191,8 +189,8 @@ def build_process(
   settings = plan.settings
   if not settings.server_optimizer.is_plain:
     raise ValueError(
-      'server_momentum, server_average and server_final_step must be left as '
-      'they are without TFF'
+      'server_momentum, server_average and server_final_step must keep their'
+      ' default values without TFF'
     )
   model = fed.functional_model
   steps = federation.local_steps(settings, fed.spec)
@@ -200,7 +198,6 @@ def build_process(
     work = plan.mechanism.plain_work(PlainBuild(model, fed.spec.loss, steps))
   except NotImplementedError as error:
     raise ValueError(
-      f'mechanism {plan.name} needs TFF: its noise is in an aggregation of its'
-      ' own'
+      f'mechanism {plan.name} needs TFF: its noise is in its own aggregation'
     ) from error
   return PlainProcess(plan, model, work)

@@ -74,8 +74,8 @@ class Recorder:
     charged = self.charged()
     if releases > len(charged):
       raise ledger_lib.LedgerError(
-        f'the ledger holds {len(charged)} rounds of releases, but a checkpoint '
-        f'counts {releases}: it was put back to an earlier state'
+        f'the ledger holds {len(charged)} rounds of releases, but a checkpoint'
+        f' counts {releases}: the ledger was put back to an earlier state'
       )
     for past in charged[:releases]:
       self._plan.take(past)
@@ -238,12 +238,12 @@ class Recorder:
 def _spent(round_number: int) -> str:
   if round_number == 1:
     return (
-      'no client has budget left for round 1: it is spent, or the round alone'
-      ' costs more'
+      'no client has budget left for round 1: the budget is spent, or the round'
+      ' alone costs more'
     )
   return (
-    f'no client of round {round_number} has budget left for it: the run stops'
-    f' after {round_number - 1} rounds'
+    f'no client of round {round_number} has budget left: the run stops after'
+    f' {round_number - 1} rounds'
   )
 
 

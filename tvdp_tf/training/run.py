@@ -166,7 +166,7 @@ class TrainingRun:
         raise
     for left_out in range(number, following):
       logging.warning(
-        'no client of round %d has budget left for it: it is left out', left_out
+        'no client of round %d has budget left: it is left out', left_out
       )
       row = round_metrics.row_without_clients(
         self._plan, len(rounds.cohort(left_out)), rounds.total
@@ -222,8 +222,8 @@ class TrainingRun:
     if not lost:
       return state
     logging.warning(
-      'rounds that were interrupted after they had been recorded: %d; without '
-      'a seed their releases count, and those of their repetition besides',
+      'rounds that were interrupted after they had been recorded: %d; without'
+      ' a seed, their releases count, and so do those of their repetition',
       lost,
     )
     if self._plan.replans and self._rounds.completed < self._rounds.total:

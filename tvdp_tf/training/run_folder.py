@@ -130,8 +130,8 @@ def locked(path: pathlib.Path) -> Iterator[None]:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       raise errors.UsageError(
-        'output_dir must be the folder of a run that no other process goes on '
-        f'with, got {str(path)!r}'
+        'output_dir must be the folder of a run that no other process is'
+        f' continuing, got {str(path)!r}'
       ) from None
     yield
   finally:
@@ -155,11 +155,11 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     _refuse_what_misleads(path)
     config = _parsed(path / CONFIG)
     if not all(isinstance(config.get(name), dict) for name in _PARTS):
-      raise ValueError(f'no {CONFIG} of a run in it')
+      raise ValueError(f'it has no {CONFIG} of a run')
     if config.get(_DIGEST) != digest(config).hex():
       raise ValueError(
-        f'{CONFIG} in it was edited after the run began, its {_DIGEST} is '
-        'another: undo that, and give settings as flags'
+        f'its {CONFIG} was edited after the run began, and has another'
+        f' {_DIGEST}: undo the edit, and give settings as flags'
       )
     resolved = config['resolved']
     for name in ('public_seed', 'partition_seed'):
@@ -184,15 +184,15 @@ def _parsed(path: pathlib.Path) -> dict[str, Any]:
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
   except (FileNotFoundError, NotADirectoryError) as error:
-    raise ValueError(f'no {CONFIG} of a run in it') from error
+    raise ValueError(f'it has no {CONFIG} of a run') from error
   except OSError as error:
     raise ValueError(
-      f'{CONFIG} in it cannot be read: {error.strerror}'
+      f'its {CONFIG} cannot be read: {error.strerror}'
     ) from error
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f'{CONFIG} in it is damaged, it is not JSON any more: put a copy of it '
-      f'back ({error})'
+      f'its {CONFIG} is damaged and no longer JSON: restore it from a copy'
+      f' ({error})'
     ) from error
   return config if isinstance(config, dict) else {}
 

@@ -117,11 +117,11 @@ class Selection:
     reason = of_one.reason
     if holds:
       reason = (
-        f'{reason}; and of the number of runs and of the other runs nothing is'
-        ' published'
+        f'{reason}; and neither the number of runs nor anything about the'
+        ' other runs is published'
       )
     elif of_one.holds:
-      reason = 'the best of the runs tells more than the target'
+      reason = 'publishing the best of the runs costs more than the target'
     return dataclasses.replace(
       of_one,
       target_epsilon=settings.epsilon,
@@ -134,12 +134,12 @@ class Selection:
         },
       },
       assumptions=(
-        f'what is published is {self.words}, chosen by its accuracy on the'
+        f'the published model is {self.words}, chosen by its accuracy on the'
         ' public test set',
-        'the number of runs stays a secret of the server, and so do the results'
-        ' of all other runs, whether they failed, and what tells their number,'
-        ' such as how long the command took: the folder "private" and this'
-        " command's messages",
+        'the server keeps secret the number of runs, the results of all other'
+        ' runs, whether they failed, and what reveals their number, such as'
+        ' how long the command took: the folder "private" and this command\'s'
+        ' messages',
         *of_one.assumptions,
       ),
       holds=holds,

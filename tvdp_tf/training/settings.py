@@ -187,8 +187,8 @@ class TrainingSettings:
       if noise_distance.CONTINUOUS not in self._mechanism.noises:
         continuous += ' with mechanism gradient or central'
       raise ValueError(
-        "device must be auto or cpu with discrete noise, got 'gpu': it is not"
-        f' proven there; {continuous} is'
+        "device must be auto or cpu with discrete noise, got 'gpu': discrete"
+        f' noise is not proven on a GPU; use {continuous}'
       )
     if self.seed is not None:
       _validate.integer('seed', self.seed, 0, 2**63 - 1)
@@ -218,8 +218,8 @@ class TrainingSettings:
         plain = os.fspath(given)
       if name not in _OF_ANY_TYPE and not isinstance(plain, _PLAIN):
         raise ValueError(
-          f'{name} must be a number or a word, got {_validate.quoted(given)} of'
-          f' the type {type(given).__name__}'
+          f'{name} must be a number or a string, got {_validate.quoted(given)}'
+          f' of the type {type(given).__name__}'
         )
       object.__setattr__(self, name, plain)
 
@@ -241,8 +241,8 @@ class TrainingSettings:
     if self.views != views.NONE and self.features != features.NONE:
       raise ValueError(
         f'views must be none with features {self.features}, got'
-        f' {self.views!r}: features are computed once, of the image as it is;'
-        ' scattering averages with the mirror image of colors by itself'
+        f' {self.views!r}: features are computed once, from the image itself;'
+        ' scattering of color images already averages with the mirror image'
       )
 
   def _check_server(self) -> None:

@@ -67,9 +67,9 @@ class SharedLedger:
       mode = self.path.parent.stat().st_mode & 0o777
       if mode & 0o077:
         raise errors.UsageError(
-          'ledger must be in a folder that nobody else may open (chmod 700), as'
-          ' with participation poisson its times tell of secret draws, got'
-          f' {str(self.path)!r} in one of mode {mode:o}'
+          'ledger must be in a folder that nobody else may open (chmod 700),'
+          ' because with participation poisson its times reveal the secret'
+          f' draws, got {str(self.path)!r} in a folder of mode {mode:o}'
         )
 
   def find(self) -> ledger_lib.LedgerHeader | None:
@@ -85,8 +85,8 @@ class SharedLedger:
       found = ledger.header
     if self.epsilon is not None and self.epsilon != found.target_epsilon:
       raise errors.UsageError(
-        f'ledger_epsilon must be {found.target_epsilon!r}, as of the ledger '
-        f'{str(self.path)!r}, or not given, got {self.epsilon!r}'
+        f'ledger_epsilon must be {found.target_epsilon!r}, as in the ledger'
+        f' {str(self.path)!r}, or must not be given, got {self.epsilon!r}'
       )
     return found
 
@@ -128,8 +128,8 @@ class SharedLedger:
     total = self.epsilon or own.target_epsilon
     if not spending.is_gaussian_enough(own.delta, total, distance):
       raise errors.UsageError(
-        'ledger_epsilon must be smaller, for what is drawn is not Gaussian as'
-        f' far out as this needs it, got {total!r}'
+        f'ledger_epsilon must be smaller, got {total!r}: the noise that is'
+        ' drawn is too far from Gaussian for it'
       )
     order = None
     if own.sampling == 'poisson':
@@ -156,23 +156,23 @@ def together(ledger: ledger_lib.PrivacyLedger) -> str:
       )
   except ledger_lib.LedgerError:
     return (
-      'epsilon counts this run alone, of a shared ledger that could not be '
-      'read: what all its runs have told together is not known here'
+      'epsilon counts this run alone; the shared ledger could not be read, so'
+      ' what all its runs have disclosed together is not known here'
     )
   if not (is_proven and ledger.header.enforced):
     cause = (
-      'what they draw is not Gaussian as far out as it needs'
+      'the noise that they draw is too far from Gaussian for it'
       if ledger.header.enforced
       else 'it was not enforced'
     )
     return (
-      f'epsilon counts this run alone, run {ledger.run} of a shared ledger: '
-      "what all its runs tell together is not bounded by the ledger's epsilon ="
-      f' {number(total)}, for {cause}'
+      f'epsilon counts this run alone, run {ledger.run} of a shared ledger:'
+      " what all its runs disclose together is not bounded by the ledger's"
+      f' epsilon = {number(total)}, because {cause}'
     )
   return (
-    f'epsilon counts this run alone, run {ledger.run} of a shared ledger: what '
-    'all its runs tell of a client together is bounded by epsilon = '
-    f'{number(total)}; so far {number(float(spent))} is spent, in {runs} runs;'
-    " every client's data are taken to have been the same in all of them"
+    f'epsilon counts this run alone, run {ledger.run} of a shared ledger: what'
+    ' all its runs disclose about a client together is bounded by epsilon ='
+    f' {number(total)}; so far {number(float(spent))} is spent, in {runs}'
+    ' runs; every client is assumed to have the same data in all of them'
   )

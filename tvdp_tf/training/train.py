@@ -215,7 +215,7 @@ def _train(
   if ledger is not None:
     if own is not None:
       raise errors.UsageError(
-        'ledger must be given without data of your own: nothing says that a'
+        'ledger must not be given with your own data: nothing shows that a'
         " user's number stands for the same user in every run"
       )
     ledger.check(settings)
@@ -225,7 +225,7 @@ def _train(
     )
     if run_folder.is_finished(output_dir):
       raise errors.UsageError(
-        f'resume must be of an unfinished run, got {str(output_dir)!r}'
+        f'resume must be used with an unfinished run, got {str(output_dir)!r}'
       )
   else:
     run_folder.check_absent(output_dir)

@@ -125,8 +125,10 @@ class OverfittedTest(absltest.TestCase):
       verdict(delivered_epsilon=1.0, holds=False),
       (
         False,
-        'REFUTED: epsilon is at least 1.234, not 1; but nothing vouched for '
-        'that',
+        (
+          'REFUTED: epsilon is at least 1.234, not 1; but this was not'
+          ' guaranteed'
+        ),
       ),
     )
     self.assertEqual(

@@ -319,8 +319,8 @@ class VerdictTest(absltest.TestCase):
       broken_audit.refutations,
       [
         'epsilon is at least 5.5, not 4, as the guesses of one run show',
-        'no noise is above 8.57 standard deviations: a delta of 1 is spent '
-        'beyond, not 1e-05',
+        'the noise never exceeds 8.57 standard deviations: a delta of 1 is '
+        'spent beyond them, not 1e-05',
       ],
     )
     self.assertTrue(broken_audit.refuted)
@@ -347,7 +347,7 @@ class VerdictTest(absltest.TestCase):
     self.assertTrue(dataclasses.replace(found, pair_bound=pairs).could_refute)
     search = dataclasses.replace(found.search, worst=None)
     blind = dataclasses.replace(found, search=search)
-    self.assertIn('promised, and no pair was looked at', report.verdict(blind))
+    self.assertIn('promised, and no pair was tried', report.verdict(blind))
 
 
 class SettingsTest(parameterized.TestCase):

@@ -138,8 +138,8 @@ class ClientFilesTest(parameterized.TestCase):
     try:
       with self.assertRaisesRegex(
         client_files.ClientFilesError,
-        r"^the clients' examples cannot be written to \S+: File too large; the "
-        'environment variable TMPDIR names another folder$',
+        r"^the clients' examples cannot be written to \S+: File too large; set "
+        'the environment variable TMPDIR to another folder$',
       ):
         client_files.ClientFiles(make_clients((5000,)))
     finally:
@@ -163,9 +163,13 @@ class ClientFilesTest(parameterized.TestCase):
     ),
     ('dtype', make_clients((2,)) + make_clients((2,), dtype=int), 'the same'),
     ('strings', [(np.array(['a']), np.zeros([1]))], 'an array of numbers'),
-    ('count', [(np.zeros([2]), np.zeros([3]))], 'labels must be as many as'),
-    ('no_examples', make_clients((0, 0)), 'must have an example'),
-    ('no_clients', [], 'must have an example'),
+    (
+      'count',
+      [(np.zeros([2]), np.zeros([3]))],
+      'labels of client 0 must have 2',
+    ),
+    ('no_examples', make_clients((0, 0)), 'must have at least one example'),
+    ('no_clients', [], 'must have at least one example'),
   )
   def test_refuses(self, clients, message):
     with self.assertRaisesRegex(ValueError, message):

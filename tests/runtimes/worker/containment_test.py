@@ -146,9 +146,9 @@ class ContainmentTest(parameterized.TestCase):
     errors = child.communicate(timeout=worker_checks.PATIENCE_S)[1]
     self.assertRegex(
       errors.splitlines()[-1],
-      r'WorkerError: the worker can have no network of its own \(.*unshare: .*'
-      r'pass contained=False \(train.py: --allow_open_port\) where only you '
-      r'reach this host$',
+      r'WorkerError: the worker cannot have its own network \(.*unshare: .*'
+      r'pass contained=False \(train.py: --allow_open_port\) if only you '
+      r'can reach this host$',
     )
 
 

@@ -172,8 +172,8 @@ class LossTest(absltest.TestCase):
       self.assertEqual(workers[0].begun(), [0, 0])
     self.assertRegex(
       log.output[-1],
-      'no worker is left: one is waited for, for .* s at most, until it '
-      f'answers again; Ctrl-C ends the wait .{workers[0].target}: ',
+      'no worker is left: waiting for one to answer again, at most .* s; '
+      f'Ctrl-C ends the wait .{workers[0].target}: ',
     )
 
   def test_restarted_between_two_rounds(self):

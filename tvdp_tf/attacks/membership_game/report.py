@@ -114,8 +114,8 @@ def verdict(found: Report) -> str:
   least = min(delivered, found.claimed)
   if found.shown > least:
     return (
-      f'REFUTED: epsilon is at least {shown}, not '
-      f'{layout.epsilon(least)}; but nothing vouched for that'
+      f'REFUTED: epsilon is at least {shown}, not {layout.epsilon(least)}; but'
+      ' this was not guaranteed'
     )
   if not found.game.statement.holds:
     return 'there is no guarantee to refute'
@@ -202,9 +202,9 @@ def describe(found: Report) -> str:
     ),
     *row(
       'shown epsilon',
-      f'at least {audit_report.format_lower_bound(found.shown)}, with '
-      f'{confidence} for all attacks at once; so many trials can show at most '
-      f'{audit_report.format_lower_bound(found.largest_shown)}',
+      f'at least {audit_report.format_lower_bound(found.shown)}, with'
+      f' {confidence} for all attacks at once; this many trials can show at'
+      f' most {audit_report.format_lower_bound(found.largest_shown)}',
     ),
     '',
     f'verdict: {verdict(found)}',

@@ -234,10 +234,10 @@ class ModelAudit:
     moved, most = self.settings.moved
     if self.search.worst is not None and self.search.refuted:
       found.append(
-        f'replacing one {self.settings.unit} moves the clipped {moved} by '
-        f'{_rounded_down(self.search.ratio)} times the sensitivity {most} '
-        f'that is stated ({self.search.subject.name}, '
-        f'n = {self.search.worst.examples})'
+        f'replacing one {self.settings.unit} moves the clipped {moved} by'
+        f' {_rounded_down(self.search.ratio)} times the stated sensitivity'
+        f' {most} ({self.search.subject.name}, n ='
+        f' {self.search.worst.examples})'
       )
     if (
       self.pair_bound is not None
@@ -257,15 +257,15 @@ class ModelAudit:
       )
     if self.reach is not None and self.reach.refuted:
       found.append(
-        f'no noise is above {self.reach.largest:.4g} standard deviations: a '
-        f'delta of {_rounded_down(self.reach.delta)} is spent beyond, not '
-        f'{training.delta!r}'
+        f'the noise never exceeds {self.reach.largest:.4g} standard'
+        f' deviations: a delta of {_rounded_down(self.reach.delta)} is spent'
+        f' beyond them, not {training.delta!r}'
       )
     error = self.search.gradient_error
     if error is not None and self.search.wrong_gradient:
       found.append(
-        'the mean that is trained on is not that of the clipped gradients of '
-        f'the model: it is off by {_rounded_down(error)} times C_g'
+        'training does not use the mean of the clipped gradients of the model:'
+        f' it is off by {_rounded_down(error)} times C_g'
       )
     return found
 

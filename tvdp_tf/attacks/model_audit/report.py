@@ -224,7 +224,7 @@ def verdict(found: audit_lib.ModelAudit) -> str:
   )
   claimed = statement.format_epsilon(found.one_run.claimed)
   pairs = (
-    'no pair was looked at'
+    'no pair was tried'
     if found.search.worst is None
     else f'no pair moves the {found.settings.moved[0]} too far'
   )
@@ -241,9 +241,9 @@ def _seen(training: settings_lib.TrainingSettings) -> str:
   if not mechanisms.MECHANISMS[training.mechanism].sums_securely:
     return 'every upload'
   return (
-    f'the sum of all uploads but for clients that drop out '
-    f'({training.dropouts} a round) or that it has data and noise of '
-    f'({training.colluders})'
+    'the sum of all uploads except those of clients that drop out'
+    f' ({training.dropouts} per round) or whose data and noise it knows'
+    f' ({training.colluders})'
   )
 
 
@@ -286,16 +286,16 @@ def describe(found: audit_lib.ModelAudit) -> str:
     ),
     *row(
       'the run',
-      f'{training.users} users, {training.users_per_round} a round, '
-      f'{training.rounds} rounds, local steps: {training.local_steps}, '
-      f'learning rate {training.learning_rate:g}, {clip}; noise {noise}',
+      f'{training.users} users, {training.users_per_round} per round,'
+      f' {training.rounds} rounds, local steps: {training.local_steps},'
+      f' learning rate {training.learning_rate:g}, {clip}; noise {noise}',
     ),
     '',
     *row(
       'canaries',
-      f'{bound.canaries} {held}: {run.family}; told apart by '
-      f'{run.planned_mu:.3g} standard deviations before the run, where '
-      f'{run.ideal_mu:.3g} are the most that can be',
+      f'{bound.canaries} {held}: {run.family}; separated by'
+      f' {run.planned_mu:.3g} standard deviations, as computed before the run;'
+      f' at most {run.ideal_mu:.3g} are possible',
     ),
     *row(
       'guesses',
@@ -320,7 +320,7 @@ def describe(found: audit_lib.ModelAudit) -> str:
     *_describe_pairs(found, row),
     *row(
       'noise',
-      'discrete: its distance from Gaussian noise is in the accounts'
+      'discrete: its distance from Gaussian noise is accounted for'
       if found.reach is None
       else f'reaches {found.reach.largest:.4g} standard deviations; '
       f'{found.reach.delta:.2g} of delta is spent beyond them',
@@ -343,13 +343,13 @@ def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
   if search.worst is None:
     return row(
       'hostile pairs',
-      'none: the model draws random numbers, so that no two means compare',
+      'none: the model draws random numbers, so its means cannot be compared',
     )
   lines = row(
     'hostile pairs',
-    f'{search.pairs} looked at; the worst moves the clipped {moved} by '
-    f'{search.ratio:.6g} times {most} ({search.subject.name}, '
-    f'n = {search.worst.examples}; {search.worst.family})',
+    f'{search.pairs} tried; the worst moves the clipped {moved} by'
+    f' {search.ratio:.6g} times {most} ({search.subject.name}, n ='
+    f' {search.worst.examples}; {search.worst.family})',
   )
   if found.pair_bound is not None:
     shown = audit_report.format_lower_bound(
@@ -363,7 +363,7 @@ def _describe_pairs(found: audit_lib.ModelAudit, row) -> list[str]:
   if search.gradient_error is not None:
     lines += row(
       'gradient',
-      f'the mean is that of single clipped gradients but for '
-      f'{search.gradient_error:.2g} C_g',
+      'the mean equals that of single clipped gradients up to'
+      f' {search.gradient_error:.2g} C_g',
     )
   return lines

@@ -53,8 +53,8 @@ class ModelAuditSettings:
     training = self.training
     if training.mechanism not in (audited := _audited()):
       raise ValueError(
-        f'mechanism must be one of {", ".join(audited)} to audit a model, '
-        f'got {training.mechanism!r}: only for these are there canaries'
+        f'mechanism must be one of {", ".join(audited)} to audit a model, got'
+        f' {training.mechanism!r}: canaries exist only for these'
       )
     # The two examples of a pair replace each other.
     _validate.one_of('adjacency', training.adjacency, ['replace-one'])
@@ -65,8 +65,8 @@ class ModelAuditSettings:
     if self.canaries is not None:
       if self.unit == 'user':
         raise ValueError(
-          f'canaries must not be given with mechanism {training.mechanism}, '
-          f'every user is one, got {self.canaries!r}'
+          f'canaries must not be given with mechanism {training.mechanism},'
+          f' where every user is a canary, got {self.canaries!r}'
         )
       _validate.integer('canaries', self.canaries)
     _validate.open_unit('confidence', self.confidence)

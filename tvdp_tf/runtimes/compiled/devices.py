@@ -37,7 +37,7 @@ def device_name(device: str) -> str:
   has_gpu = bool(tf.config.get_visible_devices('GPU'))
   if device == 'gpu' and not has_gpu:
     raise DeviceUnavailableError(
-      "device must be auto or cpu where TensorFlow sees no GPU, got 'gpu'"
+      "device must be auto or cpu if TensorFlow finds no GPU, got 'gpu'"
     )
   use_gpu = has_gpu and device != 'cpu'
   return '/device:GPU:0' if use_gpu else '/device:CPU:0'

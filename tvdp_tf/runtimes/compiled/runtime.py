@@ -126,8 +126,8 @@ def _function(
   function = graph_function.GraphFunction(computation)
   if function.has_xla and 'CPU' not in device:
     raise NotImplementedError(
-      'discrete noise, or what else XLA compiles, on a GPU, where it is not'
-      " proven: take continuous noise, or compiled_runtime('cpu')"
+      'discrete noise, or anything else that XLA compiles, on a GPU, where it'
+      " is not proven: use continuous noise or compiled_runtime('cpu')"
     )
   return function
 
@@ -220,9 +220,9 @@ def _of_two(
     and placements[1][0] == tff.SERVER
   ):
     raise NotImplementedError(
-      'another form than (state at the server, data at the clients) -> (state, '
-      f'output), got {signature.compact_representation()}: run it in '
-      'local_runtime'
+      'a form other than (state at the server, data at the clients) -> (state,'
+      f' output), got {signature.compact_representation()}: run it in'
+      ' local_runtime'
     )
   server_type, *client_types = list(signature.parameter)
   if len(client_types) == 1 and len(signature.result) == 2:

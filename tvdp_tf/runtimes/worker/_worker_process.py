@@ -378,11 +378,11 @@ class WorkerProcess:
       if self._exited.wait(_POLL_INTERVAL_S):
         if self._process.returncode == worker_launcher.CANNOT_CONTAIN:
           raise WorkerError(
-            'the worker can have no network of its own '
-            f'({self.log_tail().strip()}), and without one it listens on all '
-            'interfaces and runs what it is sent: permit user namespaces, or '
-            'pass contained=False (train.py: --allow_open_port) where only you '
-            'reach this host'
+            'the worker cannot have its own network'
+            f' ({self.log_tail().strip()}), and without one it listens on all'
+            ' interfaces and runs what it is sent: allow user namespaces, or'
+            ' pass contained=False (train.py: --allow_open_port) if only you'
+            ' can reach this host'
           )
         raise self.error('the worker ended before it listened')
       if time.monotonic() > deadline:

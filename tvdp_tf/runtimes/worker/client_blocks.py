@@ -164,7 +164,7 @@ def read_in_worker(
   # Not within `read`, because tracing has its own context.
   runtime = tff.framework.get_context_stack().current
   if not isinstance(runtime, worker_runtime.LocalContext):
-    raise RuntimeError('files of clients are read within local_runtime alone')
+    raise RuntimeError('files of clients can be read only within local_runtime')
 
   @tff.tensorflow.computation(client_data.request_type())
   def read(request):

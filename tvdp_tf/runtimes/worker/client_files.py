@@ -115,20 +115,20 @@ class ClientFiles(contextlib.AbstractContextManager['ClientFiles']):
         self._write(clients)
       except OSError as error:
         raise ClientFilesError(
-          "the clients' examples cannot be written to "
-          f'{tempfile.tempdir or "any folder"}: {error.strerror or error}; the '
-          'environment variable TMPDIR names another folder'
+          "the clients' examples cannot be written to"
+          f' {tempfile.tempdir or "any folder"}: {error.strerror or error};'
+          ' set the environment variable TMPDIR to another folder'
         ) from error
       if not self._labels.count:
-        raise ValueError('clients must have an example, got none at all')
+        raise ValueError('clients must have at least one example, got none')
       self._exit_stack = stack.pop_all()
 
   def _write(self, clients: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
     for features, labels in clients:
       if len(features) != len(labels):
         raise ValueError(
-          f'labels must be as many as the {len(features)} features of client '
-          f'{self.num_clients}, got {len(labels)}'
+          f'labels of client {self.num_clients} must have {len(features)}'
+          f' values, one per example, got {len(labels)}'
         )
       self._starts.append(np.array([self._labels.count], np.int64))
       self._features.append(features)

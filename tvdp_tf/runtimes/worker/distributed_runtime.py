@@ -235,8 +235,8 @@ class RemoteContext(tff.framework.SyncContext):
       if not said and self.lost_workers:
         said = True
         logging.warning(
-          'no worker is left: one is waited for, for %g s at most, until it '
-          'answers again; Ctrl-C ends the wait (%s)',
+          'no worker is left: waiting for one to answer again, at most %g s;'
+          ' Ctrl-C ends the wait (%s)',
           self._timeout_s,
           '; '.join(f'{w}: {why}' for w, why in self.lost_workers.items()),
         )

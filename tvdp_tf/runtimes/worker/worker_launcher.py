@@ -185,7 +185,9 @@ def main() -> None:
   # For `_worker_process`.
   way_in.add_argument('--descriptors', type=int, nargs=2)
   way_in.add_argument('--open_port', type=int, help='no containment')
-  parser.add_argument('--parent_pid', type=int, help='whom not to survive')
+  parser.add_argument(
+    '--parent_pid', type=int, help='process that it must not outlive'
+  )
   parser.add_argument('command', nargs='+', help="worker's program and flags")
   args = parser.parse_args()
   port = args.open_port
