@@ -99,6 +99,22 @@ class AtAnotherDelta(Careless):
     return dataclasses.replace(super().statement(), delta=1e-9)
 
 
+class LedgerOfAnotherDelta(Careless):
+  name = 'ledger_of_another_delta'
+
+  @property
+  def header(self):
+    return dataclasses.replace(super().header, delta=0.5)
+
+
+class AccountsAtAnotherDelta(Careless):
+  name = 'accounts_at_another_delta'
+
+  def __init__(self, settings, fed):
+    super().__init__(settings, fed)
+    self.delta = 0.4
+
+
 class OfAnotherUnit(Careless):
   name = 'of_another_unit'
 
@@ -287,6 +303,18 @@ class OwnMechanismTest(resume_cases.FolderTestCase):
       None,
       False,
       'it states delta = 1e-09, but its releases are accounted at 0.3$',
+    ),
+    (
+      LedgerOfAnotherDelta,
+      None,
+      False,
+      'it states delta = 0.3, but its releases are accounted at 0.5$',
+    ),
+    (
+      AccountsAtAnotherDelta,
+      None,
+      False,
+      'it states delta = 0.3, but its releases are accounted at 0.4$',
     ),
     (
       OfAnotherUnit,
