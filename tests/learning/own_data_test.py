@@ -1,5 +1,7 @@
 """Data of the caller's own: taken as they are, or refused."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -13,6 +15,20 @@ _TEST = (_X + 9, _Y)
 _SET = tf.data.Dataset.from_tensor_slices((_X, _Y))
 
 
+def _of_shapes(*sizes, batches=False):
+  """A data set of examples (or batches of two) of these sizes."""
+  shape = [2] if batches else []
+  return tf.data.Dataset.from_generator(
+    lambda: (
+      (np.ones([*shape, size]), np.zeros(shape, np.int32)) for size in sizes
+    ),
+    output_signature=(
+      tf.TensorSpec([*shape, None]),
+      tf.TensorSpec(shape, tf.int32),
+    ),
+  )
+
+
 class _Frame:
   """What is asked of pandas."""
 
@@ -21,12 +37,23 @@ class _Frame:
     self.shape = np.shape(values)
     self.index = index
     self.columns = columns
+    self.dtypes: Any = np.asarray(values).dtype
     if np.ndim(values) == 2:
       of_columns = np.transpose(values).tolist()
       self.dtypes = [np.asarray(column).dtype for column in of_columns]
 
   def to_numpy(self):
     return self._values
+
+
+class _ClientData:
+  """What is asked of TFF's."""
+
+  client_ids = ('a',)
+
+  def create_tf_dataset_for_client(self, client):
+    del client
+    return _SET
 
 
 class _Index:
@@ -38,6 +65,12 @@ class _Index:
 
   def __getitem__(self, place):
     return self._labels[place]
+
+
+def _without(value):
+  examples = _X.astype(object)
+  examples[value == _X] = None
+  return examples
 
 
 def _dataset(x=_X, y=_Y, test=_TEST, classes=3, dtype='float32', user_ids=None):
@@ -234,6 +267,16 @@ class DataTest(parameterized.TestCase):
       },
       r"^x must hold finite numbers, got .* in row 2, in the column 'b'$",
     ),
+    (
+      'missing_in_a_frame',
+      {'x': _Frame(_without(9 / 8), columns=_Index(['a', 'b', 'c']))},
+      r"^x must hold finite numbers, got a missing .* row 2, .* column 'b'$",
+    ),
+    (
+      'text_in_a_series',
+      {'y': _Frame(np.array(['a'] * 6, object))},
+      r'^y must hold only numbers, got the dtype object$',
+    ),
     ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
     ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),
     (
@@ -288,8 +331,8 @@ class DataTest(parameterized.TestCase):
     ('few_ids', {'user_ids': [1, 2]}, r'^users must .* 6 examples, .* \(2,\)$'),
     ('ids_of_rows', {'user_ids': _X}, r'^users must have .* shape \(6, 4\)$'),
     ('ragged_ids', {'user_ids': [[1], [1, 2]]}, r'^users must be one array of'),
-    ('real_ids', {'user_ids': _Y / 2}, r'^users must be all .* in row 0$'),
-    ('flags', {'user_ids': _Y == 1}, r'^users must be all .* in row 0$'),
+    ('real_ids', {'user_ids': _Y / 2}, r'^users must be all .* float64$'),
+    ('flags', {'user_ids': _Y == 1}, r'^users must be all .* dtype bool$'),
     (
       'ids_of_two_kinds',
       {'user_ids': np.array([1, 1, 'a', 2, 1, 1], object)},
@@ -329,9 +372,19 @@ class DataTest(parameterized.TestCase):
       r'^x of user 0 must be finite, got a tf.data.Dataset that repeats$',
     ),
     (
+      'of_several_shapes',
+      {'x': [_of_shapes(4, 4, 3)], 'y': None},
+      r'^x of user 0 must be a tf.data.Dataset that can be read, .* got Inv',
+    ),
+    (
+      'batches_of_several_shapes',
+      {'x': [_of_shapes(4, 3, batches=True)], 'y': None},
+      r'^x of user 0 must hold examples of one shape, got several$',
+    ),
+    (
       'no_pairs',
       {'x': [tf.data.Dataset.from_tensor_slices(_X)], 'y': None},
-      r'^x of user 0 must be a tf.data.Dataset of \(example, label\), got',
+      r'^x of user 0 must be a tf.data.Dataset of \(example, label\), which',
     ),
   )
   def test_refused(self, arguments, text):
@@ -343,6 +396,10 @@ class ShapeTest(parameterized.TestCase):
   @parameterized.parameters(
     ([np.zeros([5, 2]), np.zeros([5, 3])], 'of one shape, got several shapes'),
     ({'a': [1]}, '^x must hold examples, one array of them, got dict$'),
+    (
+      _ClientData(),
+      '^x must be a list with .* _ClientData: use .x.create_tf_dataset_for_',
+    ),
   )
   def test_what_has_none(self, x, message):
     with self.assertRaisesRegex(ValueError, message):

@@ -326,11 +326,12 @@ class ModelTest(parameterized.TestCase):
     )
     examples = np.zeros([3000, 4], np.int32)
     own.check_indices(examples)
-    examples[2999, 1] = 5
-    with self.assertRaisesRegex(
-      ValueError, '^test must hold indices that .* in the rows 2048 to 2999$'
-    ):
-      own.check_indices(examples)
+    for row in (2999, 2048, 7, 0):
+      examples[row:, 1] = 5
+      with self.assertRaisesRegex(
+        ValueError, f'^test must hold indices that .* in row {row}$'
+      ):
+        own.check_indices(examples)
     own = own_model.OwnModel(_sequential(_LAYERS.Dense(3)), (4,))
     own.check_indices(examples)
 

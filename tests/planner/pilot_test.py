@@ -211,7 +211,7 @@ class MeasuredReportTest(PilotTestCase):
   @parameterized.parameters(*planning_settings.MEASURED)
   def test_measured_and_given(self, name):
     with self.assertRaisesRegex(
-      ValueError, f'^{name} must not be given if a pilot measures, got'
+      ValueError, f'^{name} must not be given if a pilot measures it, got'
     ):
       planning_report.make_report(
         _settings(given=frozenset({name})), self.pilot()

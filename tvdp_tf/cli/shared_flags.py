@@ -83,7 +83,11 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     ' round, comma-separated, in any unit; calibration sets the scale.',
   ),
   'rounds': ('integer', 'M, the number of rounds.'),
-  'local_steps': ('integer', 'tau, full-batch steps of a client per round.'),
+  'local_steps': (
+    'integer',
+    'tau, full-batch steps of a client per round. By default 10, and 1 with'
+    ' --mechanism=distributed.',
+  ),
   'l2_norm_clip': (
     'float',
     'C, the norm that parameters are projected to, or that updates are clipped'
@@ -93,7 +97,10 @@ _FLAGS: dict[str, tuple[str | tuple[str, ...], str]] = {
     'float',
     'C_g, the norm that per-example gradients are clipped to.',
   ),
-  'learning_rate': ('float', 'eta, of the local steps.'),
+  'learning_rate': (
+    'float',
+    'eta, of the local steps. By default 1, and 0.5 with --mechanism=none.',
+  ),
   'dropouts': (
     'integer',
     'For mechanisms whose clients share the noise: how many clients of a round'

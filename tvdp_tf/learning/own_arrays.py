@@ -22,10 +22,31 @@ def _column(frame: Any, place: int) -> str:
 
 def _column_of_no_numbers(frame: Any) -> str:
   """Describes a frame's first column that does not hold numbers."""
-  for place, dtype in enumerate(getattr(frame, 'dtypes', ())):
+  if getattr(frame, 'columns', None) is None:  # A column has one dtype.
+    return ''
+  for place, dtype in enumerate(frame.dtypes):
     if getattr(dtype, 'kind', 'O') not in 'biuf':
       return f'{_column(frame, place)}: convert its categories to numbers'
   return ''
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, (numbers.Real, np.bool_))
+
+
+def _is_missing(value: Any) -> bool:
+  """Whether an object stands for a missing number, as in a frame."""
+  return value is None or type(value).__name__ in ('NAType', 'NaTType')
+
+
+def _check_all(name: str, kind: str, allowed: np.ndarray, frame: Any) -> None:
+  """Refuses an array in which not all values are allowed."""
+  if not allowed.all():
+    row, *places = (axis[0] for axis in np.nonzero(~allowed))
+    column = _column(frame, places[0]) if len(places) == 1 else ''
+    raise ValueError(
+      f'{name} must hold finite numbers, got {kind} in row {row}{column}'
+    )
 
 
 def _array(name: str, value: Any) -> np.ndarray:
@@ -40,10 +61,13 @@ def _array(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
   except (TypeError, ValueError):
     raise ValueError(f'{name} must be one array of numbers') from None
-  if array.dtype == object and all(
-    isinstance(one, (numbers.Real, np.bool_)) for one in array.flat
-  ):
-    array = array.astype(np.float64)  # A frame with columns of several types.
+  if array.dtype == object:
+    missing = np.array([_is_missing(one) for one in array.flat], bool)
+    others = array.ravel()[~missing]
+    if all(map(_is_number, others)):
+      missing = missing.reshape(array.shape)
+      _check_all(name, 'a missing value', ~missing, frame)
+      array = array.astype(np.float64)  # A frame with columns of several types.
   if array.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} must hold only numbers, got the dtype'
@@ -52,13 +76,7 @@ def _array(name: str, value: Any) -> np.ndarray:
   if not array.ndim:
     raise ValueError(f'{name} must hold examples, got a single number')
   if array.dtype.kind == 'f':
-    wrong = ~np.isfinite(array)
-    if wrong.any():
-      row, *places = (axis[0] for axis in np.nonzero(wrong))
-      raise ValueError(
-        f'{name} must hold finite numbers, got another value in row'
-        f' {row}{_column(frame, places[0]) if len(places) == 1 else ""}'
-      )
+    _check_all(name, 'another value', np.isfinite(array), frame)
   return array
 
 

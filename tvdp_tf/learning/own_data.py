@@ -34,6 +34,12 @@ def shape_of(x: Any, y: Any = None) -> tuple[int, ...]:
   if isinstance(first, tf.data.Dataset):
     features, batched = _elements('x', first)
     return tuple(features.shape[1 if batched else 0 :])
+  if hasattr(first, 'create_tf_dataset_for_client'):
+    raise ValueError(
+      f'x must be a list with the tf.data.Dataset of each client, got'
+      f' {type(first).__name__}: use'
+      ' [x.create_tf_dataset_for_client(c) for c in x.client_ids]'
+    )
   try:
     shape = np.shape(first)
   except ValueError:
@@ -245,8 +251,13 @@ def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
   if ids.dtype == object:
     kinds = next((kind for kind in kinds if isinstance(ids[0], kind)), kinds)
     wrong = np.array([not isinstance(one, kinds) for one in ids])
+  elif ids.dtype.kind not in 'iuUS':
+    raise ValueError(
+      'users must be all integers or all strings, the id of the user of each'
+      f' example, got the dtype {ids.dtype}'
+    )
   else:
-    wrong = np.full(count, ids.dtype.kind not in 'iuUS')
+    wrong = np.zeros(count, bool)
   wrong |= np.ma.getmaskarray(ids)
   if wrong.any():
     raise ValueError(
@@ -268,8 +279,8 @@ def _elements(name: str, data: tf.data.Dataset) -> tuple[tf.TensorSpec, bool]:
     or spec[0].shape.rank is None
   ):
     raise ValueError(
-      f'{name} must be a tf.data.Dataset of (example, label), got elements '
-      f'{" ".join(str(spec).split())[:200]}'
+      f'{name} must be a tf.data.Dataset of (example, label), which its map'
+      f' can return, got elements {" ".join(str(spec).split())[:200]}'
     )
   if data.cardinality() == tf.data.INFINITE_CARDINALITY:
     raise ValueError(
@@ -288,7 +299,13 @@ def _read(
   _, batched = _elements(name, data)
   if not batched:
     data = data.batch(1024)
-  batches = list(data.as_numpy_iterator())
+  try:
+    batches = list(data.as_numpy_iterator())
+  except tf.errors.OpError as error:
+    raise ValueError(
+      f'{name} must be a tf.data.Dataset that can be read, of examples of one'
+      f' shape, got {type(error).__name__}'
+    ) from error
   if not batches:
     raise ValueError(f'{name} must have examples, got none')
   features, labels = zip(*batches, strict=True)
@@ -301,4 +318,6 @@ def _read(
       f' numbers, got {num_classes} zeros and ones with each element, which'
       ' may be the one-hot label of one example or the labels of a batch'
     )
+  if len({rows.shape[1:] for rows in features}) > 1:
+    raise ValueError(f'{name} must hold examples of one shape, got several')
   return np.concatenate(features), np.concatenate(labels)

@@ -145,15 +145,27 @@ class OwnModel:
     if not self._looks_up:
       return
     model = self._scores(self._initial)
-    for start in range(0, len(examples), _AT_ONCE):
-      rows = examples[start : start + _AT_ONCE]
+
+    def fails(start: int, end: int) -> bool:
       try:
-        model(tf.constant(rows))
-      except tf.errors.InvalidArgumentError as error:
-        raise ValueError(
-          'test must hold indices that the embeddings of the model have, got'
-          f' another index in the rows {start} to {start + len(rows) - 1}'
-        ) from error
+        model(tf.constant(examples[start:end]))
+      except tf.errors.InvalidArgumentError:
+        return True
+      return False
+
+    starts = range(0, len(examples), _AT_ONCE)
+    ends = [min(start + _AT_ONCE, len(examples)) for start in starts]
+    failing = (pair for pair in zip(starts, ends, strict=True) if fails(*pair))
+    first, end = next(failing, (0, 0))
+    if not end:
+      return
+    while end - first > 1:
+      middle = (first + end) // 2
+      first, end = (first, middle) if fails(first, middle) else (middle, end)
+    raise ValueError(
+      'test must hold indices that the embeddings of the model have, got'
+      f' another in row {first}'
+    )
 
   def _scores(self, weights: Sequence[np.ndarray]) -> tf.keras.Model:
     """Returns the model without the activation that the loss computes."""

@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import functools
 import math
+import types
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -60,6 +61,8 @@ class Mechanism(abc.ABC):
     unit: What is protected, 'example' or 'user'.
     adjacencies: Its neighboring relations from `sensitivity.ADJACENCIES`, the
       default first.
+    defaults: Default values of settings, by name: those of `local_steps` and
+      `learning_rate` that differ from the base class's.
     adjacency: The neighboring relation of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
@@ -92,6 +95,9 @@ class Mechanism(abc.ABC):
   sums_securely: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
   adjacencies: ClassVar[tuple[str, ...]] = (sensitivity.REPLACE_ONE,)
+  defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
+    {'local_steps': 10, 'learning_rate': 1.0}
+  )
 
   mechanism: GraphMechanism
   releases_per_client: int = 1

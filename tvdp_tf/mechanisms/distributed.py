@@ -9,6 +9,7 @@ collude with it). `distributed` protects an example, `distributed_users` a user.
 import abc
 import dataclasses
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,7 @@ class Distributed(_Distributed):
   noise_on = 'the sum of the clipped gradients of a round, by all clients'
   clips_examples = True
   example_views = tuple(views.VIEWS)
+  defaults = types.MappingProxyType({'local_steps': 1})
 
   @classmethod
   def check(cls, settings: Any) -> None:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
-from typing import Any
+import types
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,6 +60,10 @@ class Noiseless(contract.Mechanism):
   is_sound = False
   takes_schedule = False
   noises = ()
+  # No projection or clip limits its steps.
+  defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
+    {'learning_rate': 0.5}
+  )
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:
@@ -118,6 +124,7 @@ class Algorithm1(Noiseless):
 
   name = 'algorithm1'
   summary = "the paper's algorithm without its noise, no privacy"
+  defaults = contract.Mechanism.defaults
 
   @property
   def _l2_norm_clip(self):

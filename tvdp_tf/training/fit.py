@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import functools
 import html
+import numbers
 import pathlib
 import time
 from collections.abc import Callable
@@ -264,6 +265,11 @@ def _settings(
     raise ValueError(
       'users must be given: the number of users that the examples are dealt'
       ' out to'
+    )
+  elif not isinstance(users, numbers.Integral):
+    raise ValueError(
+      'users must be the number of users, or a column with the id of the user'
+      f' of each example, got {_validate.quoted(users)}'
     )
   return _Settings(
     **{

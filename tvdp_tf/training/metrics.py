@@ -365,9 +365,10 @@ class RoundLog:
     """
     loss, accuracy = self._evaluator.evaluate(weights)
     if not np.isfinite(loss):
+      noise = ' or the noise' if 'signal_to_noise' in row else ''
       raise errors.TrainingFailedError(
-        f'the test loss of round {number} is {loss}: lower '
-        '--learning_rate or the noise'
+        f'the test loss of round {number} is {loss}: lower --learning_rate'
+        f'{noise}'
       )
     self._releaser.release(number, whole(row, loss, accuracy))
     return loss, accuracy

@@ -40,6 +40,9 @@ _PLAIN = (int, float, str, type(None))
 # As many lines are in the ledger and in the metrics.
 _MOST_ROUNDS = 10**6
 
+# In place of a default that the mechanism chooses (`Mechanism.defaults`).
+_BY_MECHANISM: Any = None
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
@@ -69,10 +72,12 @@ class TrainingSettings:
       deviation for each round, in any unit, or a function (round from 1,
       rounds) that returns it. Empty for the geometric schedule.
     rounds: M, the number of rounds.
-    local_steps: tau, the local steps of a client in a round.
+    local_steps: tau, the local steps of a client in a round; by default 10, and
+      1 with `distributed`.
     l2_norm_clip: C, the clip of the parameters; with `central`, of the update.
     example_l2_norm_clip: C_g, the clip of per-example gradients.
-    learning_rate: eta, the learning rate of the local steps.
+    learning_rate: eta, the learning rate of the local steps; by default 1, and
+      0.5 with `none`.
     dropouts: How many clients of a round may drop out, for mechanisms whose
       clients share the noise.
     colluders: How many clients of a round may reveal their data and noise to
@@ -116,10 +121,10 @@ class TrainingSettings:
   theta: float = 0.95
   schedule: Any = ()  # A function is replaced by its list.
   rounds: int = 10
-  local_steps: int = 10
+  local_steps: int = _BY_MECHANISM
   l2_norm_clip: float = 5.0
   example_l2_norm_clip: float = 1.0
-  learning_rate: float = 1.0
+  learning_rate: float = _BY_MECHANISM
   dropouts: int = 0
   colluders: int = 0
   server_momentum: float = 0.0
@@ -151,9 +156,7 @@ class TrainingSettings:
     ):
       raise ValueError('dataset and model must both be own, or neither')
     _validate.positive('dirichlet_concentration', self.dirichlet_concentration)
-    if isinstance(self.mechanism, type):
-      object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))
-    mechanisms.check_name(self.mechanism)
+    self._resolve_mechanism()
     self._resolve_participation()
     self._check_views()
     participation.PARTICIPATIONS[self.participation](
@@ -196,6 +199,15 @@ class TrainingSettings:
   @property
   def _mechanism(self) -> type[mechanisms.Mechanism]:
     return mechanisms.MECHANISMS[self.mechanism]
+
+  def _resolve_mechanism(self) -> None:
+    if isinstance(self.mechanism, type):
+      object.__setattr__(self, 'mechanism', mechanisms.register(self.mechanism))
+    mechanisms.check_name(self.mechanism)
+    defaults = {**mechanisms.Mechanism.defaults, **self._mechanism.defaults}
+    for name, default in defaults.items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, default)
 
   @property
   def _of_mechanism(self) -> str:
