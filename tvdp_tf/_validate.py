@@ -107,7 +107,7 @@ def one_of(
 
 
 def path(name: str, value: Any) -> pathlib.Path:
-  """A path: a string or an `os.PathLike`."""
+  """A path: a string or an `os.PathLike`; a leading ~ is the home folder."""
   if not isinstance(value, (str, os.PathLike)):
     raise ValueError(f'{name} must be a path, got {quoted(value)}')
-  return pathlib.Path(value)
+  return pathlib.Path(os.path.expanduser(value))

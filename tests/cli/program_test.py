@@ -1,5 +1,6 @@
 """Exit codes and the one line on the standard error."""
 
+import os
 import subprocess
 import sys
 
@@ -85,6 +86,14 @@ class ProgramTest(parameterized.TestCase):
       result.stdout.strip(),
       "[('dataset', 'digits'), ('rounds', 10), ('theta', 0.5)]",
     )
+
+  @parameterized.parameters('~/data', 'files:~/data', '~')
+  def test_the_home_folder(self, path):
+    result = run(f'--dataset={path}')
+    self.assertIn(
+      repr(path.replace('~', os.path.expanduser('~'))), result.stdout
+    )
+    self.assertIn("'x~/data'", run('--dataset=x~/data').stdout)
 
   @parameterized.parameters(
     ('--what=usage', 2, '--theta must be positive, got -1'),

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import types
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -287,6 +289,31 @@ class SettingsTest(parameterized.TestCase):
     self.assertEqual(
       settings_lib.TrainingSettings.from_dict(dataclasses.asdict(settings)),
       settings,
+    )
+
+  def test_defaults_of_steps_and_rate_suit_the_mechanism(self):
+    class Own(mechanisms.Noiseless):
+      name = 'own_defaults'
+      defaults = types.MappingProxyType({'local_steps': 3})
+
+    self.enter_context(mock.patch.dict(mechanisms.MECHANISMS))
+    found = {}
+    for mechanism in (*mechanisms.MECHANISMS, Own):
+      settings = settings_lib.TrainingSettings(mechanism=mechanism)
+      given = settings_lib.TrainingSettings(
+        mechanism=mechanism, local_steps=1, learning_rate=0.25
+      )
+      self.assertEqual((given.local_steps, given.learning_rate), (1, 0.25))
+      found[settings.mechanism] = settings.local_steps, settings.learning_rate
+    others = dict.fromkeys(found, (10, 1.0))
+    self.assertEqual(
+      found,
+      {
+        **others,
+        'none': (10, 0.5),
+        'distributed': (1, 1.0),
+        'own_defaults': (3, 1.0),
+      },
     )
 
   @parameterized.parameters(

@@ -167,6 +167,13 @@ class BudgetTest(parameterized.TestCase):
       self.assertGreater(os.path.getsize(self.path), size)
     self.assertNotEmpty(synced)
 
+  def test_clients_are_several(self):
+    with (
+      self.budget() as budget,
+      self.assertRaisesRegex(ValueError, '^clients must be the .* got 0$'),
+    ):
+      budget.spend(1, 0, 8.0)
+
   @parameterized.parameters(
     ({'epsilon': 0.0}, 'epsilon must be'),
     ({'unit': 'person'}, '^unit must be one of'),

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
-from tvdp_tf import errors
+from tvdp_tf import _validate, errors
 from tvdp_tf.training import fit, recorder, run_folder, shared_ledger
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
@@ -126,6 +126,23 @@ class FitTest(FitTestCase):
       errors.UsageError, '^output_dir must be a path, got 5$'
     ):
       fit.fit(model(), X, Y, users=4, test=TEST, output_dir=5)  # type: ignore[arg-type]
+    home = pathlib.Path.home()
+    self.assertEqual(_validate.path('output_dir', '~/runs'), home / 'runs')
+    self.assertEqual(_validate.path('output_dir', 'a/~'), pathlib.Path('a/~'))
+
+  def test_a_fork_of_a_process_that_has_trained_is_refused(self):
+    training.check_process()
+    training.check_process()
+    if not (child := os.fork()):
+      refused = 1
+      try:
+        fit.fit(mock.Mock(), X, Y, users=4, test=TEST)
+      except errors.UsageError as error:
+        refused = int('not forked from one' not in str(error))
+      finally:
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)
+    self.assertEqual(os.waitstatus_to_exitcode(status), 0)
 
   def test_bytes_are_the_models_to_scale(self):
     images, public = np.random.default_rng(0).integers(0, 256, [2, 60, 4])
@@ -300,6 +317,11 @@ class FitTest(FitTestCase):
       'schedule',
       {'users': 3, 'schedule': lambda m: 1.0 + m},
       r'^schedule must be a function of a round and the number',
+    ),
+    (
+      'a_word',
+      {'users': 'id'},
+      r"^users must be the number of users, .* 'id'$",
     ),
   )
   def test_refused_before_there_is_a_folder(self, arguments, text):

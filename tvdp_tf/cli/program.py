@@ -133,6 +133,10 @@ def importing() -> Iterator[None]:
     _handle(signal.default_int_handler, _interrupt)
 
 
+# The values of flags that are paths of the home folder.
+_OF_HOME = re.compile(r'(keras:|files:)?~(/|$)')
+
+
 def _explain(error: flags.Error) -> str:
   """Says which value a flag was given and which values it allows."""
   if isinstance(error, flags.CantOpenFlagFileError):
@@ -185,8 +189,13 @@ def _parse(argv: Sequence[str]) -> None:
     _exit(2, f'expected only flags, got {rest[1]!r}')
   for name in flags.FLAGS:
     # For example, from a shell variable that is not set.
-    if flags.FLAGS[name].present and flags.FLAGS[name].value in ('', []):
+    flag = flags.FLAGS[name]
+    if flag.present and flag.value in ('', []):
       _exit(2, f'--{name} must not be empty')
+    if isinstance(flag.value, str) and _OF_HOME.match(flag.value):
+      # The shell expands no ~ after an equals sign.
+      kind, tilde, rest = flag.value.partition('~')
+      flag.value = kind + os.path.expanduser(tilde + rest)
 
 
 def _is_wanted(record: standard_logging.LogRecord) -> bool:

@@ -176,7 +176,12 @@ class Budget:
         recorded, and you must not release anything.
       LedgerError: If the ledger cannot be written.
     """
-    numbers = list(clients)
+    try:
+      numbers = list(clients)
+    except TypeError:
+      raise ValueError(
+        f'clients must be the numbers of clients, got {clients!r}'
+      ) from None
     # Noise that is drawn elsewhere never counts as a repeat.
     fresh = [
       ledger.release_id(secrets.token_bytes(32), b'', b'') for _ in numbers

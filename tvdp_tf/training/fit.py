@@ -165,6 +165,7 @@ def fit(
       The message shows no values of the data.
     TrainingFailedError, NotWrittenError, LedgerError: As for `train`.
   """
+  training.check_process()
   try:
     if output_dir is not None:
       output_dir = _validate.path('output_dir', output_dir)

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -81,6 +82,22 @@ def _in_a_thread(function: Callable[[RunCoroutine], _Result]) -> _Result:
         loop.call_soon_threadsafe(task.cancel)
       concurrent.futures.wait([future])
       raise
+
+
+_pids: set[int] = set()  # Of this process, once it has trained.
+
+
+def check_process() -> None:
+  """Refuses a process that was forked from one that has trained.
+
+  TensorFlow's threads are not in it, so it would wait for them forever.
+  """
+  if _pids - {os.getpid()}:
+    raise errors.UsageError(
+      'train and fit must be called in a process that was not forked from one'
+      " that has trained: use multiprocessing's start method spawn"
+    )
+  _pids.add(os.getpid())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +187,7 @@ def train(
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
   """
+  check_process()
   try:
     if not isinstance(settings, settings_lib.TrainingSettings):
       raise ValueError(
@@ -225,7 +243,8 @@ def _train(
     )
     if run_folder.is_finished(output_dir):
       raise errors.UsageError(
-        f'resume must be used with an unfinished run, got {str(output_dir)!r}'
+        f'resume must be used with an unfinished run, got {str(output_dir)!r},'
+        f' which is finished: its model is in {run_folder.MODEL}'
       )
   else:
     run_folder.check_absent(output_dir)

@@ -57,8 +57,10 @@ class _NoRuntimeContext(tff.framework.SyncContext):
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     raise RuntimeError(
-      'no TFF runtime: run the computation inside `with local_runtime():` or '
-      'another installed context'
+      "no TFF runtime, because tvdp_tf has removed TFF's default one: run the"
+      ' computation inside `with compiled_runtime():` or `with'
+      ' local_runtime():`, or restore the default with'
+      ' tff.backends.native.set_sync_local_cpp_execution_context()'
     )
 
 
