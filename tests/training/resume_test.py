@@ -3,12 +3,14 @@
 import collections
 import csv
 import json
+import math
 import os
 import random
 import secrets
 import threading
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
@@ -264,6 +266,23 @@ class UnseededTest(resume_cases.FolderTestCase):
     self.assertTrue(statement['finished'])
     self.assertEqual(statement['holds'], mechanism != 'laplace')
     self.assertTrue((self.run_dir / run_folder.MODEL).exists())
+
+  @parameterized.parameters('distributed_users', 'central')
+  def test_noise_of_all_is_not_raised_for_one_round(self, mechanism):
+    # Its users have next to nothing left: at theta < 1, of the last round's.
+    settings = resume_cases.small(
+      mechanism=mechanism, participation='balanced', users=6, theta=0.95
+    )
+    training.train(settings, self.run_dir)
+    planned = [float(row['noise_stddev']) for row in self.metrics()]
+    self.run_dir = self.folder / 'interrupted'
+    self.interrupt(settings, 1)
+    training.train(settings, self.run_dir, resume=True)
+    found = [float(row['noise_stddev']) for row in self.metrics()]
+    np.testing.assert_allclose(found, [math.nan, *planned[1:]], rtol=1e-9)
+    audit = ledger_audit.audit(self.run_dir / run_folder.LEDGER)
+    self.assertTrue(audit.within_budget)
+    self.assertEqual(audit.participations.tolist(), [1] * 6)
 
   def test_rounds_that_are_left_out_change_no_other(self):
     settings = resume_cases.small(

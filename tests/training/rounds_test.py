@@ -1,5 +1,6 @@
 """Runs on both runtimes: one ledger, one statement, and no file left open."""
 
+import collections
 import csv
 import json
 import pathlib
@@ -10,8 +11,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from tests.runtimes.worker import worker_checks
-from tvdp_tf import errors
-from tvdp_tf.training import run_folder, settings
+from tvdp_tf import errors, privacy
+from tvdp_tf.federated import schedule_state
+from tvdp_tf.training import rounds, run_folder, settings
 from tvdp_tf.training import train as training
 
 # What depends on the runtime: its name is in the configuration, and the last
@@ -33,6 +35,28 @@ def metrics(folder: pathlib.Path) -> dict[str, list[float]]:
   with open(folder / run_folder.METRICS, newline='') as file:
     rows = list(csv.DictReader(file))
   return {name: [float(row[name]) for row in rows] for name in rows[0]}
+
+
+class WithoutARoundTest(parameterized.TestCase):
+  @parameterized.parameters(
+    privacy.GeometricSchedule(0.9, 3, 2.0),
+    privacy.ListedSchedule((2.0, 1.0, 3.0)),
+  )
+  def test_is_the_next_round(self, schedule):
+    of_state = collections.namedtuple('of_state', ['client_work'])
+    initial = {
+      name: value.numpy()
+      for name, value in schedule_state.initial(schedule).items()
+    }
+    after = rounds.without_a_round(of_state(initial)).client_work
+    self.assertEqual(after['round'], 1)
+    self.assertAlmostEqual(after['variance'], schedule.variance(2))
+    # TFF's worker takes Python's numbers, and NumPy's of the same type.
+    self.assertIs(type(after['round']), int)
+    self.assertIs(type(after['variance']), float)
+    for name in initial.keys() - {'round', 'variance'}:
+      self.assertIs(after[name], initial[name])
+    self.assertEqual([*after], [*initial])
 
 
 class BothRuntimesTest(parameterized.TestCase):

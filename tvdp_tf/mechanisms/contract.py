@@ -453,11 +453,25 @@ class Mechanism(abc.ABC):
   ) -> privacy.NoiseSchedule:
     """The schedule with which the user with the least budget left spends it.
 
-    For mechanisms whose clients share one noise.
+    For mechanisms whose clients share one noise. If an interruption has lost a
+    round whose users take part in no other, they would have to repeat it with
+    what little they have left, and all later rounds would have their noise. If
+    that costs more than the round is worth, as measured by the sum of 1/z^2,
+    the noise is that of the other users, and the round will be left out.
     """
-    return self._schedule_of(
-      self._initial_multipliers(rounds, completed), rounds
-    )
+    initial = self._initial_multipliers(rounds, completed)
+    left = rounds - completed
+    if self.history and left > 1:
+      later = np.asarray(
+        self.planned(rounds)[:, completed + 1 :].sum(axis=1)
+      ).ravel()
+      cohort = self.fed.participation.cohort(completed + 1)
+      z = np.where(np.isfinite(initial), initial, 0.0)
+      z_all, z_later = z.max(), z[later > 0].max(initial=0.0)
+      is_lost = not later[cohort].any() and z_later > 0
+      if is_lost and (left - 1) / z_later**2 > left / z_all**2:
+        initial = np.where(later > 0, initial, math.inf)
+    return self._schedule_of(initial, rounds)
 
   def _weights(self, clients: np.ndarray) -> np.ndarray:
     """p_k, the weights of these clients in the mean of a round."""

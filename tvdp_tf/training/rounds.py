@@ -306,14 +306,10 @@ def without_a_round(state: State) -> State:
   schedule = schedule_state.of(state)
   if schedule is None:
     return state
-  after = schedule_state.next_round(schedule).items()
-  return schedule_state.put(
-    state,
-    collections.OrderedDict(
-      (name, value.numpy() if hasattr(value, 'numpy') else value)
-      for name, value in after
-    ),
-  )
+  after = schedule_state.next_round(schedule)
+  # Python's numbers: TFF's worker takes no NumPy numbers of other types.
+  numbers = {'round': int(after['round']), 'variance': float(after['variance'])}
+  return schedule_state.put(state, collections.OrderedDict(schedule, **numbers))
 
 
 def on_runtime(
