@@ -112,9 +112,7 @@ def _plan(output_dir: pathlib.Path | None) -> None:
   pilot = None
   if _PILOT.value is not None:
     pilot = planning_pilot.read(_PILOT.value)
-  report = planning_report.make_report(
-    settings, pilot, progress=_PROGRESS.value
-  )
+  report = planning_report.plan(settings, pilot, progress=_PROGRESS.value)
   if output_dir is not None:
     planning_files.write(report, output_dir)
   print(planning_text.describe(report))

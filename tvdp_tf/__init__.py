@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     withheld_metrics,
   )
   from tvdp_tf.mechanisms import Mechanism
-  from tvdp_tf.planner.report import make_report as plan
+  from tvdp_tf.planner.report import plan
   from tvdp_tf.planner.settings import PlanSettings
   from tvdp_tf.privacy import (
     Budget,
@@ -74,7 +74,7 @@ __all__ = [
   'withheld_metrics',
 ]
 
-# The module of each name, and its name there if that differs.
+# The module of each name.
 _SOURCES = {
   'Mechanism': 'tvdp_tf.mechanisms',
   'PlanSettings': 'tvdp_tf.planner.settings',
@@ -107,7 +107,6 @@ _SOURCES = {
     'tvdp_tf.federated',
   ),
 }
-_NAMES_THERE = {'plan': 'make_report'}
 # What to do if a module is missing, for (name, module).
 _CURE = (
   'tvdp_tf.{} needs {}, which is not installed: install requirements.lock with'
@@ -126,7 +125,7 @@ def __getattr__(name: str):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
     module = importlib.import_module(_SOURCES[name])
-    value = getattr(module, _NAMES_THERE.get(name, name))
+    value = getattr(module, name)
   except ModuleNotFoundError as error:
     missing = (error.name or '').partition('.')[0]
     if missing == 'tvdp_tf':

@@ -32,7 +32,7 @@ def _response(contraction, rounds=16):
 
 
 def _report(**values) -> report_lib.PlanReport:
-  return report_lib.make_report(plan_cases.settings(**values))
+  return report_lib.plan(plan_cases.settings(**values))
 
 
 class FactorizationTest(parameterized.TestCase):

@@ -54,7 +54,7 @@ class PilotFuzzTest(planning_pilot_test.PilotTestCase):
 
   def test_configuration_is_a_hint(self):
     whole = planning_pilot.read(str(self.run_dir))
-    expected = planning_report.make_report(_SETTINGS, whole)
+    expected = planning_report.plan(_SETTINGS, whole)
 
     @mutations.quick(150)
     @hypothesis.given(

@@ -159,10 +159,8 @@ class MeasuredReportTest(PilotTestCase):
   def test_the_plan_is_that_of_the_measurement(self, calibration):
     pilot = self.pilot()
     estimate = pilot.estimate
-    report = planning_report.make_report(
-      _settings(calibration=calibration), pilot
-    )
-    given = planning_report.make_report(
+    report = planning_report.plan(_settings(calibration=calibration), pilot)
+    given = planning_report.plan(
       _settings(
         calibration=calibration,
         contraction=estimate.contraction,
@@ -174,7 +172,7 @@ class MeasuredReportTest(PilotTestCase):
       report.optimal.theta, math.sqrt(estimate.contraction), delta=2e-3
     )
     # What is proposed is what that plan is calibrated to.
-    proposed = planning_report.make_report(
+    proposed = planning_report.plan(
       _settings(
         calibration=calibration,
         theta=report.optimal.theta,
@@ -186,7 +184,7 @@ class MeasuredReportTest(PilotTestCase):
     self.assertEqual(sim.mean_noise_stddevs[-1], report.optimal.last_sigma)
 
   def test_blocks_are_whole(self):
-    report = planning_report.make_report(
+    report = planning_report.plan(
       _settings(mechanism='gradient', users_per_round=50), self.pilot()
     )
     self.assertEqual(report.objective.block_rounds, 2)
@@ -194,7 +192,7 @@ class MeasuredReportTest(PilotTestCase):
 
   def test_measured_is_neither_assumed_nor_given(self):
     pilot = self.pilot()
-    report = planning_report.make_report(_settings(), pilot)
+    report = planning_report.plan(_settings(), pilot)
     self.assertEqual(report.settings.assumed, ('smoothness',))
     text = planning_text.describe(report)
     rows = [line.split() for line in text.splitlines()]
@@ -213,13 +211,11 @@ class MeasuredReportTest(PilotTestCase):
     with self.assertRaisesRegex(
       ValueError, f'^{name} must not be given if a pilot measures it, got'
     ):
-      planning_report.make_report(
-        _settings(given=frozenset({name})), self.pilot()
-      )
+      planning_report.plan(_settings(given=frozenset({name})), self.pilot())
 
   def test_what_uncertainty_costs(self):
     pilot = self.pilot()
-    report = planning_report.make_report(
+    report = planning_report.plan(
       _settings(calibration='exact', epsilon=50.0), pilot
     )
     estimate, objective = pilot.estimate, report.objective
@@ -247,7 +243,7 @@ class MeasuredReportTest(PilotTestCase):
     m = np.arange(1, 16)
     smooth = 0.4 + 1.5 * 0.93**m - 0.05 * 0.6**m
     pilot = planning_pilot.read(str(self.folder(metrics_text(smooth), config)))
-    report = planning_report.make_report(_settings(), pilot)
+    report = planning_report.plan(_settings(), pilot)
     text = ' '.join(planning_text.describe(report).split())
     self.assertIn('WARNING: the residuals are correlated', text)
     self.assertIn('% of the gap left', text)
@@ -255,7 +251,7 @@ class MeasuredReportTest(PilotTestCase):
       'WARNING: A was measured in rounds with --local_steps=7', text
     )
     text = planning_text.describe(
-      planning_report.make_report(
+      planning_report.plan(
         _settings(local_steps=7, learning_rate=0.5), self.pilot()
       )
     )
@@ -265,15 +261,13 @@ class MeasuredReportTest(PilotTestCase):
 
   @parameterized.parameters(('paper', True), ('gradient', False))
   def test_a_proposal_is_no_guarantee_by_itself(self, mechanism, warned):
-    report = planning_report.make_report(
-      _settings(mechanism=mechanism), self.pilot()
-    )
+    report = planning_report.plan(_settings(mechanism=mechanism), self.pilot())
     proposed = planning_text.describe(report).partition('\nProposed\n')[2]
     self.assertNotEmpty(proposed)
     self.assertEqual('no guarantee' in proposed, warned)
 
   def test_a_plan_that_is_worse_than_none(self):
-    report = planning_report.make_report(
+    report = planning_report.plan(
       _settings(calibration='exact', epsilon=0.1), self.pilot()
     )
     self.assertGreater(report.optimal.bound, report.settings.initial_gap)
@@ -288,13 +282,13 @@ class MeasuredReportTest(PilotTestCase):
       self.pilot(users=7, local_steps=3, l2_norm_clip=1.0), path='metrics.csv'
     )
     text = planning_text.describe(
-      planning_report.make_report(_settings(mechanism=mechanism), pilot)
+      planning_report.plan(_settings(mechanism=mechanism), pilot)
     )
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
   def test_files(self):
     pilot = self.pilot(users=100)
-    report = planning_report.make_report(_settings(), pilot)
+    report = planning_report.plan(_settings(), pilot)
     folder = pathlib.Path(self.create_tempdir().full_path) / 'plan'
     planning_files.write(report, folder)
     self.assertCountEqual(

@@ -25,7 +25,7 @@ def _report(**values):
   values = {'contraction': 0.3, **values}
   key = tuple(sorted(values.items()))
   if key not in _MADE:
-    _MADE[key] = planning_report.make_report(plan_cases.settings(**values))
+    _MADE[key] = planning_report.plan(plan_cases.settings(**values))
   return _MADE[key]
 
 
@@ -68,13 +68,13 @@ class SettingsTest(parameterized.TestCase):
     settings = planning_settings.PlanSettings.of(training)
     self.assertEqual(vars(settings) | vars(training), vars(settings))
     self.assertIs(planning_settings.PlanSettings.of(settings), settings)
-    report = planning_report.make_report(training)
+    report = planning_report.plan(training)
     self.assertEqual(report.settings.contraction, 0.85)
     self.assertEqual(report.settings.initial_gap, math.log(10))
 
   def test_without_a_standard_error(self):
     with mock.patch.object(sys, 'stderr', None):
-      made = planning_report.make_report(
+      made = planning_report.plan(
         plan_cases.settings(contraction=0.3), progress=True
       )
     self.assertGreaterEqual(made.optimal.rounds, 1)
@@ -111,7 +111,7 @@ class SettingsTest(parameterized.TestCase):
   )
   def test_what_does_not_fit(self, values, message):
     with self.assertRaisesRegex(ValueError, f'^{message}'):
-      planning_report.make_report(plan_cases.settings(**values))
+      planning_report.plan(plan_cases.settings(**values))
 
 
 class NoiseTest(parameterized.TestCase):
@@ -163,7 +163,7 @@ class NoiseTest(parameterized.TestCase):
 
     original = simulation.run
     with mock.patch.object(simulation, 'run', run):
-      report = planning_report.make_report(plan_cases.settings())
+      report = planning_report.plan(plan_cases.settings())
     self.assertIn('within reach', planning_text.describe(report))
     json.dumps(report.to_json_dict(), allow_nan=False)
 
@@ -248,7 +248,7 @@ class ReportTest(parameterized.TestCase):
     self.assertAlmostEqual(report.optimal.theta, math.sqrt(0.85), delta=2e-3)
 
   def test_what_is_not_there(self):
-    report = planning_report.make_report(
+    report = planning_report.plan(
       plan_cases.settings(
         dataset='tfds:no_such_set', examples_per_user=50, dimension=7
       )

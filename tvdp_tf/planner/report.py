@@ -1,6 +1,6 @@
 """A plan: noise, delivered epsilon and convergence bound, before training.
 
-`make_report` computes everything once; `text` formats it for a terminal and
+`plan` computes everything once; `text` formats it for a terminal and
 `files` writes it to files, so that they always agree. The plan uses the same
 mechanism, and makes the same statement, as training would. Nothing here loads
 TensorFlow.
@@ -305,7 +305,7 @@ def _alternatives(
   return tuple(objective.alternative(optimal, a, gap) for a, gap in ends)
 
 
-def make_report(
+def plan(
   settings: training_settings.TrainingSettings,
   pilot: planning_pilot.Pilot | None = None,
   progress: bool = False,
