@@ -131,7 +131,7 @@ class TrainingRun:
             await self._save(state)
             await self.log.settle(wait=False)
             bar.total = rounds.total
-            bar.update()
+            bar.update(rounds.completed - bar.n)  # Some may be left out.
             self._show(bar)
         except mechanisms.BudgetSpentError as error:
           if not rounds.completed:
