@@ -89,12 +89,12 @@ class OwnTest(parameterized.TestCase):
     self.assertEqual(datasets.load('mine', 'there').name, 'mine in there')
 
   @parameterized.parameters(
-    ({'text': None}, {}, 'instead of image and label'),
+    ({'text': None}, {}, 'text, not image and label'),
     ({'image': (None, 8, 1), 'label': None}, {}, 'not of one size'),
     (
       {'image': (8, 8, 1), 'label': None},
       {'train': 1},
-      'instead of train and test',
+      'not train, test',
     ),
   )
   def test_tfds_sets_that_do_not_fit(self, features, splits, message):

@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import math
-import types
+from collections.abc import Mapping
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -294,7 +295,7 @@ class SettingsTest(parameterized.TestCase):
   def test_defaults_of_steps_and_rate_suit_the_mechanism(self):
     class Own(mechanisms.Noiseless):
       name = 'own_defaults'
-      defaults = types.MappingProxyType({'local_steps': 3})
+      defaults: ClassVar[Mapping[str, Any]] = {'local_steps': 3}
 
     self.enter_context(mock.patch.dict(mechanisms.MECHANISMS))
     found = {}

@@ -7,6 +7,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import strategies as st
 
 from tvdp_tf import privacy
+from tvdp_tf.privacy import calibration
 
 SOUND_PAIRS = tuple(
   (accountant, sampling)
@@ -167,6 +168,45 @@ class ClosedFormTest(parameterized.TestCase):
         schedule, epsilon, 1e-3, 1.0, 'pld', sampling, 0.1
       )
       self.assertAlmostEqual(share, 1, delta=2e-3)
+
+
+class LostRoundTest(parameterized.TestCase):
+  # Round 1 is over; clients 0 and 1 were in round 2.
+  PLANNED = np.array(
+    [
+      [0, 1, 0, 0],
+      [0, 1, 0, 0],
+      [0, 0, 1, 0],
+      [0, 0, 1, 1],
+      [1, 0, 0, 1],
+    ],
+    bool,
+  )
+
+  @parameterized.parameters(
+    # Two rounds at z = 1, or three at z = 1.22 or more.
+    (1.0, 1.23, True),
+    (1.0, 1.22, False),
+    # The round is worth less than those after it: 1 of 1 + 1.25 + 1.5625.
+    (0.8, 1.17, True),
+    (0.8, 1.16, False),
+    (1.0, 1e300, True),
+    (1.0, np.inf, False),  # Nothing left: they do not count anyway.
+  )
+  def test_is_left_out_if_it_costs_more_than_it_is_worth(self, theta, z, lost):
+    initial = np.array([z, 0.5, 1.0, 0.2, 0.3])
+    found = calibration.without_lost_round(initial, self.PLANNED, theta, 1)
+    if lost:
+      initial[:2] = np.inf
+    np.testing.assert_array_equal(found, initial)
+
+  def test_stays_if_its_clients_have_others(self):
+    planned = self.PLANNED.copy()
+    planned[1, 3] = True
+    initial = np.array([9.0, 9.0, 1.0, 1.0, 1.0])
+    for of, completed in ((planned, 1), (self.PLANNED, 3)):
+      found = calibration.without_lost_round(initial, of, 1.0, completed)
+      np.testing.assert_array_equal(found, initial)
 
 
 class RefusalTest(parameterized.TestCase):

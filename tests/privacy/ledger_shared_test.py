@@ -348,7 +348,9 @@ class CompanyTest(SharedTestCase):
       self.assertEqual(ledger_.run, 0)
       self.assertLen(ledger_.runs, 2)
       self.assertTrue(ledger_.affordable(0, 20.0))
-      with self.assertRaisesRegex(LedgerError, 'no run has joined'):
+      with self.assertRaisesRegex(
+        LedgerError, 'join must be called before record'
+      ):
         ledger_.record(1, [0], ledger_cases.fresh(), 20.0)
     run = ledger_cases.run(ledger_cases.shared_header())
     with self.assertRaisesRegex(LedgerError, f'holds no run {run.run_id}'):

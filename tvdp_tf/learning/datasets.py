@@ -348,15 +348,11 @@ def _load_images(
     builder = tfds.builder(name, data_dir=data_dir)
     features, splits = builder.info.features, builder.info.splits
     if not {'image', 'label'} <= set(features):
-      raise ValueError(
-        f'it has {", ".join(features)} instead of image and label'
-      )
+      raise ValueError(f'it has {", ".join(features)}, not image and label')
     if None in features['image'].shape:
       raise ValueError('its images are not of one size')
     if splits and not {'train', 'test'} <= set(splits):
-      raise ValueError(
-        f'it has the splits {", ".join(splits)} instead of train and test'
-      )
+      raise ValueError(f'it has splits {", ".join(splits)}, not train, test')
     return builder
 
   train, test, num_classes = _read_tfds(name, data_dir, make_builder)

@@ -9,7 +9,6 @@ import abc
 import dataclasses
 import functools
 import math
-import types
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -45,24 +44,18 @@ class Mechanism(abc.ABC):
     noise_on: What the noise of a release is added to.
     graph: The type of `mechanism`.
     participations: The supported kinds of participation, the default first.
-      Secret sampling amplifies privacy only if a trusted server keeps the
-      secret.
-    noises: The ways in which the noise may be drawn; empty if there is no
-      choice.
+    noises: How the noise may be drawn; empty if there is no choice.
     is_sound: Whether its statement may hold. If so, its ledger must enforce the
       target, and the distance of its noise from Gaussian noise is subtracted
       from delta before calibration.
-    clips_examples: Whether it releases noisy means of clipped per-example
-      gradients, one for each step.
+    clips_examples: Whether each step releases a mean of clipped gradients.
     example_views: The `views.VIEWS` that it may average before clipping.
     takes_schedule: Whether you can choose the shape of its noise schedule.
-    sums_securely: Whether its process has secure sums, which are simulated
-      here.
+    sums_securely: Whether its process has secure sums, simulated here.
     unit: What is protected, 'example' or 'user'.
     adjacencies: Its neighboring relations from `sensitivity.ADJACENCIES`, the
       default first.
-    defaults: Default values of settings, by name: those of `local_steps` and
-      `learning_rate` that differ from the base class's.
+    defaults: Its default `local_steps` and `learning_rate`, where they differ.
     adjacency: The neighboring relation of the run.
     settings: The run's settings, a `TrainingSettings`.
     fed: The users.
@@ -95,9 +88,10 @@ class Mechanism(abc.ABC):
   sums_securely: ClassVar[bool] = False
   unit: ClassVar[str] = 'example'
   adjacencies: ClassVar[tuple[str, ...]] = (sensitivity.REPLACE_ONE,)
-  defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
-    {'local_steps': 10, 'learning_rate': 1.0}
-  )
+  defaults: ClassVar[Mapping[str, Any]] = {
+    'local_steps': 10,
+    'learning_rate': 1.0,
+  }
 
   mechanism: GraphMechanism
   releases_per_client: int = 1
@@ -453,24 +447,14 @@ class Mechanism(abc.ABC):
   ) -> privacy.NoiseSchedule:
     """The schedule with which the user with the least budget left spends it.
 
-    For mechanisms whose clients share one noise. If an interruption has lost a
-    round whose users take part in no other, they would have to repeat it with
-    what little they have left, and all later rounds would have their noise. If
-    that costs more than the round is worth, as measured by the sum of 1/z^2,
-    the noise is that of the other users, and the round will be left out.
+    For mechanisms whose clients share one noise. A round that an interruption
+    has lost may be left out (`calibration.without_lost_round`).
     """
     initial = self._initial_multipliers(rounds, completed)
-    left = rounds - completed
-    if self.history and left > 1:
-      later = np.asarray(
-        self.planned(rounds)[:, completed + 1 :].sum(axis=1)
-      ).ravel()
-      cohort = self.fed.participation.cohort(completed + 1)
-      z = np.where(np.isfinite(initial), initial, 0.0)
-      z_all, z_later = z.max(), z[later > 0].max(initial=0.0)
-      is_lost = not later[cohort].any() and z_later > 0
-      if is_lost and (left - 1) / z_later**2 > left / z_all**2:
-        initial = np.where(later > 0, initial, math.inf)
+    if self.history:
+      initial = calibration.without_lost_round(
+        initial, self.planned(rounds), self.settings.noise_shape, completed
+      )
     return self._schedule_of(initial, rounds)
 
   def _weights(self, clients: np.ndarray) -> np.ndarray:

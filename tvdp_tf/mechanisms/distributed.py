@@ -9,8 +9,8 @@ collude with it). `distributed` protects an example, `distributed_users` a user.
 import abc
 import dataclasses
 import math
-import types
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -304,7 +304,7 @@ class Distributed(_Distributed):
   noise_on = 'the sum of the clipped gradients of a round, by all clients'
   clips_examples = True
   example_views = tuple(views.VIEWS)
-  defaults = types.MappingProxyType({'local_steps': 1})
+  defaults: ClassVar[Mapping[str, Any]] = {'local_steps': 1}
 
   @classmethod
   def check(cls, settings: Any) -> None:

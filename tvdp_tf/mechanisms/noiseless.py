@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import types
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -61,9 +60,7 @@ class Noiseless(contract.Mechanism):
   takes_schedule = False
   noises = ()
   # No projection or clip limits its steps.
-  defaults: ClassVar[Mapping[str, Any]] = types.MappingProxyType(
-    {'learning_rate': 0.5}
-  )
+  defaults: ClassVar[Mapping[str, Any]] = {'learning_rate': 0.5}
 
   @classmethod
   def calibrations(cls, participation_name: str) -> tuple[str, ...]:

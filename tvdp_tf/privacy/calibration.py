@@ -443,6 +443,46 @@ def initial_noise_multipliers(
   return result
 
 
+def without_lost_round(
+  initial: np.ndarray,
+  planned: np.ndarray | sparse.csr_array,
+  theta: float | schedule.NoiseShape,
+  completed: int,
+) -> np.ndarray:
+  """Leaves a lost round out, if its repetition costs more than it is worth.
+
+  After an interruption, the clients of the next round may have spent most of
+  their budget on it already. If they take part in no other round, and all
+  clients share the noise, then a repetition raises the noise of all rounds. Its
+  worth is measured by the sum of 1/z^2 over the rounds to come.
+
+  Args:
+    initial: z_{k,1} of every client, from `initial_noise_multipliers`.
+    planned: As there, like the other arguments.
+    theta: As there.
+    completed: The rounds 1..completed are over.
+
+  Returns:
+    `initial`, with inf for the clients of the next round if it is left out.
+  """
+  shape = schedule.as_shape(theta)
+  clients, rounds = planned.shape
+  future = sparse.csr_array(planned)[:, completed:]
+  later = np.asarray(future[:, 1:].sum(axis=1)).reshape(clients) > 0
+  lost = np.asarray(future[:, :1].sum(axis=1)).reshape(clients) > 0
+  z = np.where(np.isfinite(initial), initial, 0.0)
+  z_all, z_later = z.max(initial=0.0), z[later].max(initial=0.0)
+  if z_later == 0 or (later & lost).any():
+    return initial
+  exponents = -shape.log_variances(rounds)[completed:]
+  worth = np.exp(exponents - exponents.max())
+  with np.errstate(over='ignore'):
+    gain = (z_all / z_later) ** 2
+  if worth[1:].sum() * gain <= worth.sum():
+    return initial
+  return np.where(later, initial, np.inf)
+
+
 def new_maximum_rounds(alpha_d: Any, rounds: int) -> int:
   """Returns M' = ceil(alpha_d * M), in exact arithmetic.
 

@@ -485,10 +485,7 @@ class PrivacyLedger:
         cases nothing was written.
     """
     if not self._run:
-      raise LedgerError(
-        f'{self._file.path}: no run has joined: join must be called before'
-        ' record'
-      )
+      raise LedgerError(f'{self._file.path}: join must be called before record')
     round_number = _validate.integer('round_number', round_number)
     noise_digests, input_digests = _released.split_ids(release_ids)
     multipliers, laplace_epsilon = _amounts(noise_multipliers, laplace_epsilon)
