@@ -239,6 +239,12 @@ class _OwnGraph(mechanisms.GradientMechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class _OwnNoise(mechanisms.GradientMechanism):
+  def client_stddev(self, round_number, examples):
+    return 10 * super().client_stddev(round_number, examples)
+
+
+@dataclasses.dataclass(frozen=True)
 class _OwnWords(mechanisms.GradientMechanism):
   """What a client does stays what it is."""
 
@@ -248,8 +254,9 @@ class AuditTest(absltest.TestCase):
     multipliers = privacy.GeometricSchedule(1.0, 2, 1.0)
     pair = releases.outlier_pair(20)
     releases.build(pair, _OwnWords(multipliers, 1.0), 1, 1.0)
-    with self.assertRaisesRegex(ValueError, '^mechanism must .* _OwnGraph$'):
-      releases.build(pair, _OwnGraph(multipliers, 1.0), 1, 1.0)
+    for graph in (_OwnGraph, _OwnNoise):
+      with self.assertRaisesRegex(ValueError, f'^mech.* {graph.__name__}$'):
+        releases.build(pair, graph(multipliers, 1.0), 1, 1.0)
     kinds = {
       name: type('Own', (mechanisms.gradient.Gradient,), {'graph': graph})
       for name, graph in (('words', _OwnWords), ('graph', _OwnGraph))

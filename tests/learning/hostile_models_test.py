@@ -566,12 +566,8 @@ class HostileModelsTest(parameterized.TestCase):
     self.assertFalse(is_same(mixed, [], features))
 
   def test_what_is_random_in_evaluation_is_not_called_mixing(self):
-    model = functional.FunctionalModel(
-      sequential(
-        LAYERS.Lambda(lambda x: x + tf.random.normal(tf.shape(x))),
-        LAYERS.Dense(3),
-      )
-    )
+    noisy = LAYERS.Lambda(lambda x: x + tf.random.normal(tf.shape(x)))
+    model = functional.FunctionalModel(sequential(noisy, LAYERS.Dense(3)))
     with self.assertRaisesRegex(ValueError, 'a layer draws at random there'):
       example_independence.clipped_sum(model, CROSS_ENTROPY, CLIP)
 

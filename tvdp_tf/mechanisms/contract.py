@@ -447,8 +447,7 @@ class Mechanism(abc.ABC):
   ) -> privacy.NoiseSchedule:
     """The schedule with which the user with the least budget left spends it.
 
-    For mechanisms whose clients share one noise. A round that an interruption
-    has lost may be left out (`calibration.without_lost_round`).
+    If all clients share one noise; see also `calibration.without_lost_round`.
     """
     initial = self._initial_multipliers(rounds, completed)
     if self.history:

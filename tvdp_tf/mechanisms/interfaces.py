@@ -67,10 +67,14 @@ class GraphMechanism:
   def simulated_releases(cls) -> str:
     """`CLIENT_RELEASES` if the audit of one client shows what a client sends.
 
-    Empty for a class with a graph of its own, which the audit would not run.
+    Empty for a class with its own graph, which the audit would not run, or with
+    other noise for the audit than for the graph.
     """
-    graph = (cls.parts, cls.plain_work)
-    ours = (method.__module__.startswith('tvdp_tf.') for method in graph)
+    used = (
+      *(cls.parts, cls.plain_work),
+      *(cls.client_stddev, cls.client_multipliers),
+    )
+    ours = (method.__module__.startswith('tvdp_tf.') for method in used)
     return cls.CLIENT_RELEASES if all(ours) else ''
 
   def parts(self, build: Any) -> Any:
