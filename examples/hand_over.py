@@ -23,10 +23,13 @@ process = federated.build_learning_process(
   learning_rate=0.5,
 )
 print('The parts of a round, and what each of them puts out:')
-form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-for name in ('prepare', 'work', 'zero', 'accumulate', 'merge', 'update'):
-  computation = getattr(form, name)
-  size = len(
-    tff.framework.serialize_computation(computation).SerializeToString()
+with tvdp_tf.compiled_runtime():  # TFF executes `initialize` for the form.
+  form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+    process.next
   )
-  print(f'{name:10} {size:8} bytes, to {computation.type_signature.result}')
+  for name in ('prepare', 'work', 'zero', 'accumulate', 'merge', 'update'):
+    computation = getattr(form, name)
+    size = len(
+      tff.framework.serialize_computation(computation).SerializeToString()
+    )
+    print(f'{name:10} {size:8} bytes, to {computation.type_signature.result}')

@@ -24,7 +24,13 @@ from tvdp_tf.privacy import (
   noise_distance,
   spending,
 )
-from tvdp_tf.training import checkpoints, federation, rounds, run_folder
+from tvdp_tf.training import (
+  checkpoints,
+  federation,
+  recorder,
+  rounds,
+  run_folder,
+)
 from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import train as training
 
@@ -305,6 +311,22 @@ class UnseededTest(resume_cases.FolderTestCase):
     self.assertEqual(
       [row['noise_stddev'] for row in rows], ['nan', 'nan', *planned[2:]]
     )
+
+  def test_another_run_spends_what_was_left_a_moment_ago(self):
+    record = recorder.Recorder.record
+
+    def spent_twice(this, state, number):
+      if number < 3:
+        raise recorder.CohortSpentError(f'round {number}')
+      return record(this, state, number)
+
+    settings = resume_cases.small(
+      mechanism='gradient', participation='balanced', users=6
+    )
+    with mock.patch.object(recorder.Recorder, 'record', spent_twice):
+      training.train(settings, self.run_dir)
+    rows = self.metrics()
+    self.assertEqual([row['participants'] for row in rows], ['0', '0', '2'])
 
   def test_poisson_draws_anew_under_another_number(self):
     settings = resume_cases.small(mechanism='central', epsilon=50.0)

@@ -136,15 +136,12 @@ class Recorder:
       len(drawn.clients) - len(left),
     )
 
-  def next_affordable(self, state: Any, round_number: int) -> int | None:
-    """Finds the next round for which a client of its cohort has budget left.
+  def any_affordable_after(self, state: Any, round_number: int) -> bool:
+    """Whether a later round has a client in its cohort with budget left.
 
     Args:
       state: The learning process's state before the round.
       round_number: The number of a round for which nobody has.
-
-    Returns:
-      The number of the next one, or None.
     """
     with self._ledger.locked():
       for later in range(round_number + 1, self._rounds.total + 1):
@@ -152,8 +149,8 @@ class Recorder:
         drawn = self._rounds.releases(state, later, self._rounds.cohort(later))
         keys = self._rounds.noise_keys(drawn)
         if self._affordable(drawn, self._identities(state, drawn, keys)[1]):
-          return later
-    return None
+          return True
+    return False
 
   def _identities(
     self, state: Any, drawn: mechanisms.Round, keys: dict[int, np.ndarray]

@@ -157,24 +157,22 @@ class TrainingRun:
       BudgetSpentError: If there is no such round.
     """
     rounds = self._rounds
-    number = rounds.completed + 1
-    try:
-      return state, self._recorder.record(state, number)
-    except recorder.CohortSpentError:
-      following = self._recorder.next_affordable(state, number)
-      if following is None:
-        raise
-    for left_out in range(number, following):
+    while True:
+      number = rounds.completed + 1
+      try:
+        return state, self._recorder.record(state, number)
+      except recorder.CohortSpentError:
+        if not self._recorder.any_affordable_after(state, number):
+          raise
       logging.warning(
-        'no client of round %d has budget left: it is left out', left_out
+        'no client of round %d has budget left: it is left out', number
       )
       row = round_metrics.row_without_clients(
-        self._plan, len(rounds.cohort(left_out)), rounds.total
+        self._plan, len(rounds.cohort(number)), rounds.total
       )
       state = rounds_lib.without_a_round(state)
-      rounds.completed = left_out
+      rounds.completed = number
       await self.log.add(row, state)
-    return state, self._recorder.record(state, following)
 
   def _show(self, bar: tqdm.tqdm) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
