@@ -447,8 +447,8 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/privacy/statement.py',
     ('tests/privacy/statement_test.py',),
     (
-      'exchanged = adjacency == sensitivity_lib.REPLACE_ONE',
-      'exchanged = True',
+      '  if adjacency == sensitivity_lib.REPLACE_ONE:',
+      '  if True:',
     ),
     ('math.ceil(1e6 * right) / 1e4', 'math.floor(1e6 * right) / 1e4'),
   ),

@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import reprlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 # An error is one line on a terminal, whatever a damaged file holds.
@@ -28,50 +28,39 @@ def failure(error: BaseException) -> str:
   return f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
 
 
-def _number(name: str, value: Any, allowed: str) -> float:
+def _number(
+  name: str, value: Any, allowed: str, fits: Callable[[float], bool]
+) -> float:
   try:
     number = float(value)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
-  if isinstance(value, (bool, str, bytes)) or math.isnan(number):
+  if isinstance(value, (bool, str, bytes)) or not fits(number):
     raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 
 
 def positive(name: str, value: Any) -> float:
   """A finite number above zero."""
-  allowed = 'a finite number > 0'
-  number = _number(name, value, allowed)
-  if not 0 < number < math.inf:
-    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
-  return number
+  return _number(name, value, 'a finite number > 0', lambda x: 0 < x < math.inf)
 
 
 def non_negative(name: str, value: Any) -> float:
   """A finite number, zero or above."""
-  allowed = 'a finite number >= 0'
-  number = _number(name, value, allowed)
-  if not 0 <= number < math.inf:
-    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
-  return number
+  return _number(
+    name, value, 'a finite number >= 0', lambda x: 0 <= x < math.inf
+  )
 
 
 def open_unit(name: str, value: Any) -> float:
   """A number strictly between 0 and 1 (a delta, a contraction)."""
   allowed = 'a number strictly between 0 and 1'
-  number = _number(name, value, allowed)
-  if not 0 < number < 1:
-    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
-  return number
+  return _number(name, value, allowed, lambda x: 0 < x < 1)
 
 
 def rate(name: str, value: Any) -> float:
   """A number in (0, 1] (a sampling rate)."""
-  allowed = 'a number in (0, 1]'
-  number = _number(name, value, allowed)
-  if not 0 < number <= 1:
-    raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
-  return number
+  return _number(name, value, 'a number in (0, 1]', lambda x: 0 < x <= 1)
 
 
 def integer(

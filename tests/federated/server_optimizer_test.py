@@ -86,26 +86,11 @@ class ServerOptimizerTest(parameterized.TestCase):
         np.concatenate([np.ravel(part) for part in found]), update, atol=1e-5
       )
 
-  @parameterized.parameters(
-    {'momentum': 0.9},
-    {'average': 0.8},
-    {'momentum': 0.5, 'average': 0.7, 'final_step': 0.3, 'rounds': 6},
-  )
-  def test_impulse_response(self, **settings):
-    optimizer = learning_process.ServerOptimizer(**settings)
-    response = optimizer.impulse_response(6)
-    updates = np.random.default_rng(1).normal(size=[6, 4])
-    _, averages = reference(optimizer, updates)
-    np.testing.assert_allclose(response @ updates, averages[-1])
-
   def test_plain_has_no_state(self):
     process = learning_process.build_finalizer(
       _TYPE, learning_process.ServerOptimizer(), adds=True
     )
     self.assertEqual(process.initialize(), ())
-    np.testing.assert_array_equal(
-      learning_process.ServerOptimizer().impulse_response(3), [1, 1, 1]
-    )
 
   def test_what_is_not_finite_stays(self):
     optimizer = learning_process.ServerOptimizer(momentum=0.5)

@@ -36,7 +36,7 @@ class ImpulseResponseTest(parameterized.TestCase):
   def test_without_contraction_it_is_the_optimizers_own(self):
     np.testing.assert_allclose(
       best_schedule.impulse_response(_BUSY, 1 - 1e-15, 12),
-      _BUSY.impulse_response(12),
+      [simulated(_BUSY, 1.0, one_round) for one_round in np.eye(12)],
       rtol=1e-6,
     )
 

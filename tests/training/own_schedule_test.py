@@ -37,8 +37,8 @@ class SettingsTest(parameterized.TestCase):
     self.assertEqual(
       resolved.schedule, tuple(cosine(m, 4) for m in range(1, 5))
     )
-    again = settings_lib.TrainingSettings.from_dict(
-      json.loads(json.dumps(resolved.__dict__))
+    again = settings_lib.TrainingSettings(
+      **json.loads(json.dumps(resolved.__dict__))
     )
     self.assertEqual(again, resolved)
 

@@ -495,7 +495,7 @@ class BestRunTest(resume_cases.FolderTestCase):
     run = self.run_dir / best_run.PRIVATE / 'runs' / 'run_1'
     (run / 'privacy.json').unlink()
     config = json.loads((run / 'config.json').read_text())
-    settings = settings_lib.TrainingSettings.from_dict(config['settings'])
+    settings = settings_lib.TrainingSettings(**config['settings'])
     with self.assertRaisesRegex(
       ledger_lib.LedgerError, "run 1: selection is 'the best of .* has ''"
     ):

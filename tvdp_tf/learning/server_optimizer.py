@@ -14,8 +14,6 @@ version is in `tvdp_tf.federated.learning_process`.
 
 import dataclasses
 
-import numpy as np
-
 from tvdp_tf import _validate
 
 
@@ -51,24 +49,6 @@ class ServerOptimizer:
   def is_plain(self) -> bool:
     """Whether the new model is the old one plus the mean update."""
     return (self.momentum, self.average, self.final_step) == (0.0, 0.0, 1.0)
-
-  def impulse_response(self, rounds: int) -> np.ndarray:
-    """How much each D_m moves the final model, if nothing shrinks it.
-
-    Returns the coefficients c_m, float64 [rounds], of the last (averaged) model
-    sum_m c_m D_m.
-    """
-    response = np.zeros(rounds)
-    weights = self.average ** np.arange(rounds - 1, -1, -1.0)
-    weights /= weights.sum()
-    for start in range(rounds):
-      velocity = model = 0.0
-      for m in range(start, rounds):
-        update = 1.0 if m == start else 0.0
-        velocity = self.momentum * velocity + update
-        model += self.step(m) * (update + self.momentum * velocity)
-        response[start] += weights[m] * model
-    return response
 
   def step(self, completed: int) -> float:
     """Returns s_m after this many completed rounds."""

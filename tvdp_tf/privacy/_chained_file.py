@@ -276,6 +276,40 @@ def _unlock(descriptor: int):
   fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+@contextlib.contextmanager
+def _locked(path: str, opened: str, flags: int, shared: bool) -> Iterator[int]:
+  """Opens and locks a file; closes it after an error.
+
+  Args:
+    path: The file's name in messages.
+    opened: The file.
+    flags: As for `os.open`.
+    shared: Whether to wait in turn, and to unlock the file at the end.
+
+  Yields:
+    The descriptor, which stays open.
+
+  Raises:
+    LedgerError: If the file cannot be opened, locked or used.
+  """
+  descriptor = -1
+  try:
+    descriptor = os.open(opened, flags, 0o644)
+    if shared:
+      _lock_in_turn(path, descriptor)
+    else:
+      _lock(path, descriptor)
+    yield descriptor
+    if shared:
+      _unlock(descriptor)
+  except BaseException as error:
+    if descriptor >= 0:
+      os.close(descriptor)
+    if isinstance(error, OSError):
+      raise _unusable(path, error) from error
+    raise
+
+
 class ChainedFile:
   """A file to append to, either alone until it is closed, or in turn.
 
@@ -320,13 +354,7 @@ class ChainedFile:
     _refuse_existing(path)
     line, digest = chained_line(None, payload)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = -1
-    try:
-      descriptor = os.open(path + '.new', flags, 0o644)
-      if shared:
-        _lock_in_turn(path, descriptor)
-      else:
-        _lock(path, descriptor)
+    with _locked(path, path + '.new', flags, shared) as descriptor:
       # Check again: the previous holder of the lock may have created it.
       _refuse_existing(path)
       os.ftruncate(descriptor, 0)
@@ -335,14 +363,6 @@ class ChainedFile:
       _write_head(path, 1, digest)
       os.rename(path + '.new', path)
       _sync_folder(path)
-      if shared:
-        _unlock(descriptor)
-    except BaseException as error:
-      if descriptor >= 0:
-        os.close(descriptor)
-      if isinstance(error, OSError):
-        raise _unusable(path, error) from error
-      raise
     chain = Chain([{}], digest, 1, len(line), 0)
     return cls(path, descriptor, chain, shared)
 
@@ -368,26 +388,13 @@ class ChainedFile:
         not share it.
     """
     path = os.fspath(path)
-    descriptor = -1
-    try:
-      descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-      if shared:
-        _lock_in_turn(path, descriptor)
-      else:
-        _lock(path, descriptor)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    with _locked(path, path, flags, shared) as descriptor:
       chain = read(path)
       if chain.head_count is None:
         raise _headless(path)
       last = (len(chain.payloads), chain.last_hash)
       _mend(path, descriptor, chain.size, chain.torn, last, chain.head_count)
-      if shared:
-        _unlock(descriptor)
-    except BaseException as error:
-      if descriptor >= 0:
-        os.close(descriptor)
-      if isinstance(error, OSError):
-        raise _unusable(path, error) from error
-      raise
     return cls(path, descriptor, chain, shared), chain
 
   @property

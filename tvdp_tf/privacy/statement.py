@@ -100,26 +100,18 @@ def worth(
       f' a mechanism that publishes one {unit} at random would satisfy it'
     ), True
   right = guess_probability(epsilon, delta)
-  exchanged = adjacency == sensitivity_lib.REPLACE_ONE
+  what = f'whether one {unit} was in the data'
+  if adjacency == sensitivity_lib.REPLACE_ONE:
+    what = f'which of two {unit}s was in the data'
   if epsilon > MEANINGFUL_EPSILON:
-    what = (
-      f'which of two {unit}s was in the data' if exchanged else _presence(unit)
-    )
     return (
       f'little: an attacker who has to tell {what} may be right up to'
       f' {math.ceil(1e6 * right) / 1e4:.7g} % of the time'
     ), True
-  what = (
-    f'which of two {unit}s was in the data' if exchanged else _presence(unit)
-  )
   return (
     f'an attacker who has to tell {what} is right at'
     f' most {math.ceil(1000 * right) / 10:g} % of the time; guessing is 50 %'
   ), False
-
-
-def _presence(unit: str) -> str:
-  return f'whether one {unit} was in the data'
 
 
 def verdict(holds: bool, little: bool) -> str:

@@ -388,16 +388,3 @@ class TrainingSettings:
     ):
       del values['views']
     return cls(**values)
-
-  @classmethod
-  def from_dict(cls, values: dict[str, Any]) -> 'TrainingSettings':
-    """Creates settings from a mapping that has exactly their fields.
-
-    Raises:
-      ValueError: If a field is missing, unknown or out of its range.
-    """
-    fields = {field.name for field in dataclasses.fields(cls)}
-    for name in sorted(fields ^ set(values)):
-      problem = 'missing' if name in fields else 'unknown'
-      raise ValueError(f'{name} is {problem}')
-    return cls(**values)
