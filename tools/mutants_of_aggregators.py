@@ -30,6 +30,25 @@ CASES: list[Case] = [
     ('schedule_state.next_round(global_state)', 'global_state'),
   ),
   (
+    'tvdp_tf/federated/schedule_state.py',
+    ('tests/federated/schedule_state_test.py',),
+    (
+      'return tf.where(fits, initial_variance * power, in_steps)',
+      'return initial_variance * power',
+    ),
+    (
+      'return tf.where(fits, initial_variance * power, in_steps)',
+      'return in_steps',
+    ),
+    ('variance >= sys.float_info.min', 'variance >= 0.0'),
+    (
+      'tf.logical_and(variance >= sys.float_info.min, variance < math.inf)',
+      'variance >= sys.float_info.min',
+    ),
+    ('[has_round, is_noise]', '[has_round]'),
+    ('[has_round, is_noise]', '[is_noise]'),
+  ),
+  (
     'tvdp_tf/federated/bounded_value.py',
     _QUERY,
     ('limit / tf.maximum(norm, limit)', '0 * norm + 1'),

@@ -399,9 +399,16 @@ CASES: list[Case] = [
     ('if np.ma.is_masked(value):', 'if False:'),
   ),
   (
+    'tvdp_tf/learning/on_disk.py',
+    (f'{LEARNING}on_disk_test.py',),
+    ('found.min() < least or found.max() > most', 'found.min() < least'),
+  ),
+  (
     'tvdp_tf/learning/own_data.py',
     (f'{LEARNING}own_data_test.py',),
     ('wrong |= np.ma.getmaskarray(ids)', 'pass'),
+    ("None if hasattr(user_ids, 'dtype') else object", 'None'),
+    ('isinstance(one, bool) or not', 'not'),
     ('if not isinstance(x, (list, tuple)) or not len(x):', 'if False:'),
     ('not known[0].equals(known[1])', 'False'),
     ("ids.dtype.kind not in 'iuUS'", 'False'),

@@ -69,7 +69,8 @@ class OnDiskTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ('labels', 'train_labels', np.zeros(99, int), 'a label for each of 100'),
     ('classes', 'train_labels', np.full(100, 10), 'below 10'),
-    ('negative', 'test_labels', np.full(100, -1), 'at least 0'),
+    ('negative', 'test_labels', np.full(100, -1), 'from 0 to'),
+    ('wrapped', 'train_labels', np.full(100, 2**32), 'from 0 to'),
     ('fractions', 'test_labels', np.zeros(100), 'integers'),
     ('doubles', 'train_features', np.zeros([100, 28, 28, 1]), 'uint8 or'),
     ('flat', 'train_features', np.zeros([100], np.uint8), 'uint8 or'),
@@ -86,7 +87,12 @@ class OnDiskTest(parameterized.TestCase):
     write(self.folder)
     for counts, message in (
       ([50, 49], 'all of 100'),
-      ([100, 0], 'at least 1'),
+      ([100, 0], 'from 1 to'),
+      # In sum 100, if sums wrap around; two users would share examples.
+      (
+        np.array([60, 2**64 - 10, 50], np.uint64),
+        'from 1 to 2147483647, got 50 to 1844674407370955',
+      ),
     ):
       np.save(self.folder / 'train_users.npy', np.array(counts))
       with self.assertRaisesRegex(errors.DatasetUnavailableError, message):

@@ -1,5 +1,6 @@
 """Data of the caller's own: taken as they are, or refused."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -330,13 +331,28 @@ class DataTest(parameterized.TestCase):
     ),
     ('few_ids', {'user_ids': [1, 2]}, r'^users must .* 6 examples, .* \(2,\)$'),
     ('ids_of_rows', {'user_ids': _X}, r'^users must have .* shape \(6, 4\)$'),
-    ('ragged_ids', {'user_ids': [[1], [1, 2]]}, r'^users must be one array of'),
+    ('ragged_ids', {'user_ids': [[1], [1, 2]]}, r'^users must .* \(2,\)$'),
+    (
+      'ids_of_rows_in_a_list',
+      {'user_ids': [np.zeros(2), np.zeros([2, 2])]},
+      r'^users must be one array of ids$',
+    ),
     ('real_ids', {'user_ids': _Y / 2}, r'^users must be all .* float64$'),
     ('flags', {'user_ids': _Y == 1}, r'^users must be all .* dtype bool$'),
     (
       'ids_of_two_kinds',
       {'user_ids': np.array([1, 1, 'a', 2, 1, 1], object)},
       r'^users must be all integers or all strings, .* in row 2$',
+    ),
+    *(
+      (
+        f'ids_of_two_kinds_in_a_list_{number}',
+        {'user_ids': [one, other, *[other] * 4]},
+        r'^users must be all integers or all strings, .* in row [01]$',
+      )
+      for number, (one, other) in enumerate(
+        [(1, '1'), ('a', b'a'), ('a', math.nan), (1.5, '1.5'), (1, True)]
+      )
     ),
     (
       'no_id',

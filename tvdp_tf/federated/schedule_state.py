@@ -19,6 +19,7 @@ A listed schedule has, instead of `theta` and `initial_variance`,
 
 import collections
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,14 +63,39 @@ def initial(schedule: privacy.NoiseSchedule) -> State:
 
 
 def round_stddev(state: State) -> tf.Tensor:
-  """Standard deviation of the next round; an error if no round is left."""
+  """Standard deviation of the next round.
+
+  It is an error if no round is left, or if the state's variance is no noise.
+  """
   has_round = tf.debugging.assert_less(
     state['round'],
     state['rounds'],
     message='the noise schedule has no further round',
   )
-  with tf.control_dependencies([has_round]):
-    return tf.sqrt(state['variance'])
+  variance = tf.convert_to_tensor(state['variance'], tf.float64)
+  # Not NaN, and not so small that a product with it is flushed to zero.
+  is_noise = tf.debugging.assert_equal(
+    tf.logical_and(variance >= sys.float_info.min, variance < math.inf),
+    True,
+    message='the noise variance of the round is not a normal number',
+  )
+  with tf.control_dependencies([has_round, is_noise]):
+    return tf.sqrt(variance)
+
+
+def _variance(
+  initial_variance: tf.Tensor, theta: tf.Tensor, completed: tf.Tensor
+) -> tf.Tensor:
+  """Returns initial_variance theta^completed, whatever the power's size."""
+  exponent = tf.cast(completed, tf.float64)
+  power = tf.pow(theta, exponent)
+  fits = tf.logical_and(power >= sys.float_info.min, power < math.inf)
+  # The power may leave the range of normal numbers where the product does not.
+  # Its fourth root never does, and each product is between the first and the
+  # last.
+  root = tf.pow(theta, exponent / 4)
+  in_steps = initial_variance * root * root * root * root
+  return tf.where(fits, initial_variance * power, in_steps)
 
 
 def next_round(state: State) -> collections.OrderedDict:
@@ -81,8 +107,7 @@ def next_round(state: State) -> collections.OrderedDict:
     at = tf.minimum(completed, tf.shape(variances)[0] - 1)
     variance = tf.gather(variances, at)
   else:
-    exponent = tf.cast(completed, tf.float64)
-    variance = state['initial_variance'] * tf.pow(state['theta'], exponent)
+    variance = _variance(state['initial_variance'], state['theta'], completed)
   return collections.OrderedDict(state, round=completed, variance=variance)
 
 

@@ -88,9 +88,12 @@ def _integers(path: pathlib.Path, least: int) -> np.ndarray:
       f'{path} must hold integers [n], one or more, got {found.dtype}'
       f' {list(found.shape)}'
     )
-  if found.min() < least:
+  # No larger ones, so that no sum and no smaller type wraps around.
+  most = np.iinfo(np.int32).max
+  if found.min() < least or found.max() > most:
     raise errors.DatasetUnavailableError(
-      f'{path} must hold integers of at least {least}, got smaller ones'
+      f'{path} must hold integers from {least} to {most}, got '
+      f'{found.min()} to {found.max()}'
     )
   return found
 

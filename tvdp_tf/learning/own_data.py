@@ -239,7 +239,9 @@ def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
   if hasattr(user_ids, 'to_numpy'):  # A column of a frame.
     user_ids = user_ids.to_numpy()
   try:
-    ids = np.ma.asarray(user_ids)
+    # NumPy would make strings of a list in which there is one: [1, '1'].
+    as_given = None if hasattr(user_ids, 'dtype') else object
+    ids = np.ma.asarray(user_ids, as_given)
   except (TypeError, ValueError):
     raise ValueError('users must be one array of ids') from None
   if ids.shape != (count,):
@@ -250,7 +252,9 @@ def _by_user(user_ids: Any, count: int) -> list[np.ndarray]:
   kinds: Any = (numbers.Integral, str, bytes)
   if ids.dtype == object:
     kinds = next((kind for kind in kinds if isinstance(ids[0], kind)), kinds)
-    wrong = np.array([not isinstance(one, kinds) for one in ids])
+    wrong = np.array(
+      [isinstance(one, bool) or not isinstance(one, kinds) for one in ids]
+    )
   elif ids.dtype.kind not in 'iuUS':
     raise ValueError(
       'users must be all integers or all strings, the id of the user of each'
