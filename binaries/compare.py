@@ -6,7 +6,6 @@ Without flags, it compares the paper's mechanism, a mechanism whose guarantee
 holds, and no noise, on scikit-learn's embedded digits, in seconds.
 """
 
-import datetime
 import pathlib
 from typing import Any
 
@@ -15,6 +14,7 @@ from absl import flags
 
 from tvdp_tf import errors, mechanisms
 from tvdp_tf.cli import program, shared_flags
+from tvdp_tf.training import run_folder
 from tvdp_tf.training import settings as settings_lib
 
 _SETTINGS = shared_flags.define(
@@ -68,9 +68,7 @@ def _values(mechanism: str) -> dict[str, Any]:
 
 def main() -> None:
   """Runs the comparison that the flags describe."""
-  output_dir = pathlib.Path(
-    _OUTPUT_DIR.value or f'runs/{datetime.datetime.now():%Y%m%d-%H%M%S}'
-  )
+  output_dir = pathlib.Path(_OUTPUT_DIR.value or run_folder.new_name())
   # Flags are checked before the seconds that the imports take.
   for name in _MECHANISMS.value:
     if name not in mechanisms.MECHANISMS:

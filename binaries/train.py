@@ -7,7 +7,6 @@ how a run ended, the same command with --resume continues it.
 
 import contextlib
 import dataclasses
-import datetime
 import importlib.metadata
 import pathlib
 
@@ -182,9 +181,7 @@ def main() -> None:
   ledger = _shared_ledger(settings)
   if _RESUME.value and not _OUTPUT_DIR.value:
     raise errors.UsageError('output_dir must be given with --resume')
-  output_dir = pathlib.Path(
-    _OUTPUT_DIR.value or f'runs/{datetime.datetime.now():%Y%m%d-%H%M%S}'
-  )
+  output_dir = pathlib.Path(_OUTPUT_DIR.value or run_folder.new_name())
   if _RESUME.value:
     run_folder.config_to_resume(output_dir, dataclasses.asdict(settings))
     if run_folder.is_finished(output_dir):
@@ -228,6 +225,8 @@ def main() -> None:
     except KeyboardInterrupt:
       raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
   print(f'test loss {result.loss:.4f}, test accuracy {result.accuracy:.4f}')
+  if result.warning:
+    print(result.warning)
   print()
   print(result.statement.describe())
   print()

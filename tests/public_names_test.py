@@ -87,6 +87,26 @@ class PublicNamesTest(parameterized.TestCase):
       last, f'^ImportError: tvdp_tf.{name} needs {module}, .*{cure}'
     )
 
+  def test_a_program_names_what_is_missing_in_one_line(self):
+    code = (
+      "import runpy, sys; sys.modules['tqdm'] = None;"
+      " sys.argv = ['binaries/plan.py']; sys.path.insert(0, 'binaries');"
+      " runpy.run_path('binaries/plan.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=pathlib.Path(__file__).parents[1],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    self.assertRegex(
+      done.stderr,
+      r"^plan.py: error: plan.py needs tqdm, .*run pip install '.\[plan\]' in"
+      ' its source folder\n$',
+    )
+    self.assertEqual(done.returncode, 1)
+
   @parameterized.parameters(
     ('train', ('x', 'y'), "settings must be TrainingSettings, got 'x'"),
     (

@@ -107,16 +107,6 @@ _SOURCES = {
     'tvdp_tf.federated',
   ),
 }
-# What to do if a module is missing, for (name, module).
-_CURE = (
-  'tvdp_tf.{} needs {}, which is not installed: install requirements.lock with'
-  ' Python 3.11 (README.md, Installation)'
-)
-_CURES = dict.fromkeys(
-  ('kymatio', 'matplotlib', 'sklearn', 'tqdm'),
-  "tvdp_tf.{} needs {}, which is not installed: run pip install '.[plan]' in"
-  ' its source folder',
-)
 
 
 def __getattr__(name: str):
@@ -127,11 +117,12 @@ def __getattr__(name: str):
     module = importlib.import_module(_SOURCES[name])
     value = getattr(module, name)
   except ModuleNotFoundError as error:
-    missing = (error.name or '').partition('.')[0]
-    if missing == 'tvdp_tf':
+    from tvdp_tf import _environment  # noqa: PLC0415
+
+    cure = _environment.cure(f'tvdp_tf.{name}', error)
+    if not cure:
       raise
-    cure = _CURES.get(missing, _CURE)
-    raise ImportError(cure.format(name, missing)) from error
+    raise ImportError(cure) from error
   globals()[name] = value
   return value
 

@@ -44,3 +44,28 @@ def tensorflow_logs_from(level: int) -> Iterator[None]:
     yield
   finally:
     logger.setLevel(before)
+
+
+# What to do if one of these is missing; the others come with TensorFlow.
+_OF_PLAN = ('kymatio', 'matplotlib', 'sklearn', 'tqdm')
+
+
+def cure(what: str, error: ModuleNotFoundError) -> str:
+  """Returns how to install a missing package, in one line.
+
+  Args:
+    what: What needs it.
+    error: The failed import.
+
+  Returns:
+    The line; empty if the module is one of this package.
+  """
+  missing = (error.name or '').partition('.')[0]
+  if missing == 'tvdp_tf':
+    return ''
+  how = (
+    "run pip install '.[plan]' in its source folder"
+    if missing in _OF_PLAN
+    else 'install requirements.lock with Python 3.11 (README.md, Installation)'
+  )
+  return f'{what} needs {missing}, which is not installed: {how}'

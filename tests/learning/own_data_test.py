@@ -276,7 +276,7 @@ class DataTest(parameterized.TestCase):
     (
       'text_in_a_series',
       {'y': _Frame(np.array(['a'] * 6, object))},
-      r'^y must hold only numbers, got the dtype object$',
+      r'^y must hold only numbers, got the dtype object: np\.unique',
     ),
     ('ragged', {'x': [[1], [1, 2]]}, r'^x must be one array of numbers$'),
     ('nan', {'x': np.where(_X == 2, np.nan, _X)}, r'numbers, got .* in row 4$'),

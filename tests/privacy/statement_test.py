@@ -328,6 +328,11 @@ class WorthTest(parameterized.TestCase):
     self.assertGreater(exchanged, 0.54)
     words, _ = statement.worth(epsilon, delta, 'user', 50, adjacency)
     self.assertIn('whether one user was in the data is right at most 53', words)
+    # Never 100 %, which would not be true, and never less than the bound.
+    words, _ = statement.worth(8.0, 1e-5, 'user', None, 'replace-one')
+    right = float(words.partition('at most ')[2].partition(' %')[0]) / 100
+    self.assertBetween(right - statement.guess_probability(8.0, 1e-5), 0, 1e-6)
+    self.assertLess(right, 0.9997)
     large, _ = statement.worth(11.0, 1e-6, 'user', 50, adjacency)
     self.assertIn('whether one user was in the data may be right up to', large)
     rule = privacy.update_rule(1.0, adjacency)
@@ -336,6 +341,14 @@ class WorthTest(parameterized.TestCase):
     )
     self.assertIn('whether one user was in the data', said.worth)
     self.assertIn('whether one user was in the data', said.describe())
+
+  def test_as_text(self):
+    said = statement.PrivacyStatement(**GOOD)
+    self.assertEqual(str(said), said.describe())
+    self.assertRegex(
+      repr([said]),
+      r'^\[<PrivacyStatement: epsilon = .* at delta = .* HOLDS>\]$',
+    )
 
   @parameterized.parameters(10.5, 11.0, 12.3, 40.0)
   def test_percentages_are_rounded_up(self, epsilon):

@@ -1,5 +1,6 @@
 """Runs whose files are damaged, changed or cannot be written."""
 
+import csv
 import dataclasses
 import errno
 import json
@@ -167,9 +168,23 @@ class DamagedTest(resume_cases.FolderTestCase):
       training.train(self.settings, self.run_dir, resume=True)
     self.assertEqual(sorted(self.run_dir.rglob('*')), before)
 
-  def test_finished_run_is_refused(self):
-    with self.assertRaisesRegex(errors.UsageError, 'an unfinished run'):
-      training.train(self.settings, self.run_dir, resume=True)
+  def test_finished_run_gives_its_result_again(self):
+    before = {
+      path: path.read_bytes()
+      for path in sorted(self.run_dir.rglob('*'))
+      if path.suffix in ('.json', '.jsonl', '.csv', '.safetensors')
+    }
+    result = training.train(self.settings, self.run_dir, resume=True)
+    self.assertTrue(before)
+    for path, content in before.items():
+      self.assertEqual(path.read_bytes(), content, path)
+    last = list(
+      csv.DictReader(
+        (self.run_dir / run_folder.METRICS).read_text().splitlines()
+      )
+    )[-1]
+    self.assertEqual(result.accuracy, float(last['test_accuracy']))
+    self.assertEqual(result.loss, float(last['test_loss']))
 
   def test_changed_data_are_refused(self):
     resume_cases.unfinish(self.run_dir, completed=2)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests.training import resume_cases
-from tvdp_tf import _validate, errors
+from tvdp_tf import _validate, errors, privacy
 from tvdp_tf.training import fit, recorder, run_folder, shared_ledger
 from tvdp_tf.training import settings as settings_lib
 from tvdp_tf.training import train as training
@@ -81,6 +81,7 @@ class FitTest(FitTestCase):
     self.assertNotIn('most frequent class', str(found))
     share = max(np.mean(TEST[1] == label) for label in range(10))
     self.assertEqual(found.majority, share)
+    self.assertNotIn('weights', repr(found))
     useless = dataclasses.replace(found, accuracy=share)
     self.assertIn('most frequent class (0.3333)', str(useless))
 
@@ -88,7 +89,13 @@ class FitTest(FitTestCase):
     """The same data by name, the same model from a file: the same run."""
     dataset = training.federation.datasets.load('digits')
     mine = training.federation.models.build_linear((8, 8, 1), 10, 0)
-    settings = {'seed': 3, 'users': 5, 'mechanism': 'gradient', 'rounds': 3}
+    settings = {
+      'seed': 3,
+      'users': 5,
+      'mechanism': 'gradient',
+      'rounds': 3,
+      'learning_rate': 0.2,
+    }
     by_name = training.train(
       settings_lib.TrainingSettings(
         **{**fit._DEFAULTS, **settings}, model='linear', users_per_round=5
@@ -242,18 +249,39 @@ class FitTest(FitTestCase):
 
     with (
       mock.patch.object(recorder.Recorder, 'record', failing),
-      self.assertRaises(KeyboardInterrupt),
+      self.assertRaisesRegex(
+        KeyboardInterrupt, f"output_dir='{self.folder}', resume=True$"
+      ),
     ):
       self.fit(given, X, Y, **arguments)
     other = tf.keras.Sequential([_LAYERS.Dense(5), _LAYERS.Dense(3)])
     with self.assertRaisesRegex(errors.UsageError, '^resume must find the mod'):
       self.fit(other, X, Y, resume=True, **arguments)
-    found = self.fit(given, X, Y, resume=True, **arguments)
-    self.assertEqual(found.loss, whole.loss)
-    for one, other in zip(
-      found.model.get_weights(), whole.model.get_weights(), strict=True
+    for _ in range(2):  # The second time, it is finished.
+      found = self.fit(given, X, Y, resume=True, **arguments)
+      self.assertEqual(found.loss, whole.loss)
+      for one, other in zip(
+        found.model.get_weights(), whole.model.get_weights(), strict=True
+      ):
+        np.testing.assert_array_equal(one, other)
+
+  def test_what_cannot_hold_is_said_before_training(self):
+    with self.assertLogs(level='WARNING') as logs:
+      found = self.fit(model(), X, Y, users=4, epsilon=100.0, rounds=1)
+    self.assertRegex(
+      logs.output[0], 'will not hold, use a smaller epsilon: .* is cut off too'
+    )
+    self.assertIn('DOES NOT HOLD', str(found))
+
+  def test_interrupted_before_any_release(self):
+    with (
+      mock.patch.object(
+        recorder.Recorder, 'record', side_effect=KeyboardInterrupt
+      ),
+      self.assertRaisesRegex(KeyboardInterrupt, 'nothing was written$'),
     ):
-      np.testing.assert_array_equal(one, other)
+      self.fit(model(), X, Y, users=4)
+    self.assertFalse(self.folder.exists())
 
   @parameterized.named_parameters(
     ('users', {}, r'^users must be given'),
@@ -342,13 +370,38 @@ class FitTest(FitTestCase):
   def test_history_is_a_frame_or_says_what_to_install(self):
     (self.folder).mkdir()
     (self.folder / 'metrics.csv').write_text('round,test_loss\n1,2.5\n2,1.5\n')
-    found = fit.PrivateRun(model(), mock.Mock(), 1.5, 0.5, self.folder)
+    found = fit.PrivateRun(1.5, 0.5, mock.Mock(), self.folder, model=model())
     with (
       mock.patch.dict(sys.modules, {'pandas': None}),
       self.assertRaisesRegex(ImportError, 'pip install pandas'),
     ):
       _ = found.history
     np.testing.assert_array_equal(found.metrics['test_loss'], [2.5, 1.5])
+
+
+class LearningRateTest(FitTestCase):
+  def rate(self, x, y, **settings):
+    made = fit._own(model(), x, y, TEST, None, 'none')
+    return fit._settings(made, 4, settings).learning_rate
+
+  @parameterized.parameters((450, 1.0, 1.0), (60, 3.0, 1.0), (180, 3.0, 0.9))
+  def test_is_that_of_the_noise(self, count, epsilon, theta):
+    rate = self.rate(X[:count], Y[:count], epsilon=epsilon, theta=theta)
+    even = privacy.calibrate(epsilon, 1e-5, 1.0, rounds=50)
+    # Of the mean of clipped gradients, of which one is replaced.
+    noise = even.noise_multipliers(1.0)[0] * 2 / count
+    num_parameters = 3 * (X.shape[1] + 1)
+    wanted = 0.3 / (noise * num_parameters**0.5)
+    self.assertAlmostEqual(rate, wanted, delta=0.006)
+    self.assertBetween(rate, 0.101, 0.999)
+
+  def test_has_bounds_and_gives_way(self):
+    self.assertEqual(self.rate(X[:8], Y[:8]), 0.1)
+    self.assertEqual(self.rate(X, Y, epsilon=20.0), 1.0)
+    self.assertEqual(self.rate(X, Y, learning_rate=0.7), 0.7)
+    self.assertEqual(self.rate(X, Y, mechanism='central'), 0.2)
+    own = self.rate(X, Y, mechanism='gradient', example_l2_norm_clip=0.5)
+    self.assertEqual(own, self.rate(-X, Y[::-1], mechanism='gradient'))
 
 
 class SharedLedgerTest(FitTestCase):

@@ -55,6 +55,13 @@ def whole(**changes):
   return json.dumps({**changed, 'sha256': run_folder.digest(changed).hex()})
 
 
+class NewNameTest(absltest.TestCase):
+  def test_two_in_a_second_differ(self):
+    first, second = run_folder.new_name(), run_folder.new_name()
+    self.assertNotEqual(first, second)
+    self.assertRegex(str(first), r'^runs/\d{8}-\d{6}-\d{6}$')
+
+
 class RunFolderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()

@@ -20,10 +20,12 @@ def _column(frame: Any, place: int) -> str:
   return f', in the column {_validate.quoted(columns[place])}'
 
 
-def _column_of_no_numbers(frame: Any) -> str:
-  """Describes a frame's first column that does not hold numbers."""
-  if getattr(frame, 'columns', None) is None:  # A column has one dtype.
-    return ''
+def _cure_for_no_numbers(array: np.ndarray, frame: Any) -> str:
+  """Names a frame's first column without numbers, and says what to do."""
+  if getattr(frame, 'columns', None) is None:
+    if array.ndim != 1:
+      return ''
+    return ': np.unique(values, return_inverse=True)[1] numbers its values'
   for place, dtype in enumerate(frame.dtypes):
     if getattr(dtype, 'kind', 'O') not in 'biuf':
       return f'{_column(frame, place)}: convert its categories to numbers'
@@ -71,7 +73,7 @@ def _array(name: str, value: Any) -> np.ndarray:
   if array.dtype.kind not in 'biuf':
     raise ValueError(
       f'{name} must hold only numbers, got the dtype'
-      f' {array.dtype}{_column_of_no_numbers(frame)}'
+      f' {array.dtype}{_cure_for_no_numbers(array, frame)}'
     )
   if not array.ndim:
     raise ValueError(f'{name} must hold examples, got a single number')

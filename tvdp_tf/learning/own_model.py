@@ -35,6 +35,7 @@ class OwnModel:
     input_shape: Shape of one example.
     input_dtype: NumPy dtype of the examples.
     num_classes: Number of classes that the model outputs scores for.
+    num_parameters: Number of weights.
     spec: The spec for training.
   """
 
@@ -73,9 +74,11 @@ class OwnModel:
     if len(known.inputs) != 1 or len(known.outputs) != 1:
       raise ValueError(
         f'model must have one input and one output, got {len(known.inputs)} and'
-        f' {len(known.outputs)}: docs/MODELS.md says how several become one'
+        f' {len(known.outputs)}: give several inputs as the columns of one'
+        ' (docs/MODELS.md), and train a model for each output'
       )
     self._initial = original.get_weights()
+    self.num_parameters = sum(weight.size for weight in self._initial)
     self._looks_up = any(
       isinstance(layer, tf.keras.layers.Embedding)
       for layer in keras_version.all_layers(original)
@@ -207,7 +210,8 @@ def _check_weights(model: tf.keras.Model) -> None:
       hint = (
         "build it in float32, Keras's default"
         if weight.dtype.kind == 'f'
-        else 'what a layer has adapted to belongs in the data, as features'
+        else 'a layer that was adapted to data, such as Normalization, must go:'
+        ' apply it to the data before training'
       )
       raise ValueError(
         f'model must have weights in float32, got {name} in {weight.dtype}:'
@@ -357,11 +361,16 @@ def loss_of(
     if loss.get_config().get('from_logits') is False:
       raise ValueError(
         'loss must take scores, got one with from_logits=False: the model is'
-        ' trained without its softmax'
+        ' trained without its softmax, so leave loss out or pass'
+        ' from_logits=True'
       )
     return loss
   name = loss or ('logistic' if outputs == 1 else 'cross_entropy')
-  _validate.one_of('loss', name, tuple(_LOSSES))
+  if name not in _LOSSES:
+    raise ValueError(
+      f'loss must be one of {", ".join(_LOSSES)}, or a tf.keras.losses.Loss of'
+      f' class numbers and scores, got {_validate.quoted(name)}'
+    )
   if _SCORES[name] != (outputs == 1):
     raise ValueError(
       f'loss must be {"logistic or hinge" if outputs == 1 else "cross_entropy"}'

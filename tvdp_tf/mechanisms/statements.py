@@ -103,6 +103,14 @@ def _not_on_record(
   return ''
 
 
+def cut_off(plan: Any) -> str:
+  """Why no statement of a plan holds whose noise does not reach far enough."""
+  return (
+    f'{plan.noise} noise is cut off too early to hide anything at epsilon ='
+    f' {plan.settings.epsilon:g}: a value beyond the cut-off reveals the data'
+  )
+
+
 def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
   """Whether a proven mechanism keeps its promise, and the reason.
 
@@ -118,10 +126,7 @@ def verdict(plan: Any, delivered_epsilon: float, why: str) -> tuple[bool, str]:
       'the noise is reproducible from --seed: this was a simulation'
     )
   if not plan.reaches_far_enough:
-    return False, (
-      f'{plan.noise} noise is cut off too early to hide anything at epsilon ='
-      f' {plan.settings.epsilon:g}: a value beyond the cut-off reveals the data'
-    )
+    return False, cut_off(plan)
   if not plan.covers_changes:
     return False, (
       'the noise differs from round to round and was not released as planned,'

@@ -156,7 +156,8 @@ def accounted_delta(
         ' drawn, is too far from Gaussian for any delta'
       )
     raise ValueError(
-      f'delta must be at least {2 * share:.2g}, got {delta!r}: {noise} noise,'
-      f' as it is drawn, is Gaussian only up to that at epsilon = {epsilon:g}'
+      f'delta must be at least {2 * share:.2g}, or epsilon smaller, got'
+      f' {delta!r}: {noise} noise, as it is drawn, is Gaussian only up to that'
+      f' at epsilon = {epsilon:g}'
     )
   return math.nextafter(delta - share, 0.0)

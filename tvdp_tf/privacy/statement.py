@@ -100,17 +100,21 @@ def worth(
       f' a mechanism that publishes one {unit} at random would satisfy it'
     ), True
   right = guess_probability(epsilon, delta)
+  # One decimal place, unless that would say 100 %.
+  percent = math.ceil(1000 * right) / 10
+  if epsilon > MEANINGFUL_EPSILON or percent == 100:
+    percent = math.ceil(1e6 * right) / 1e4
   what = f'whether one {unit} was in the data'
   if adjacency == sensitivity_lib.REPLACE_ONE:
     what = f'which of two {unit}s was in the data'
   if epsilon > MEANINGFUL_EPSILON:
     return (
       f'little: an attacker who has to tell {what} may be right up to'
-      f' {math.ceil(1e6 * right) / 1e4:.7g} % of the time'
+      f' {percent:.7g} % of the time'
     ), True
   return (
     f'an attacker who has to tell {what} is right at'
-    f' most {math.ceil(1000 * right) / 10:g} % of the time; guessing is 50 %'
+    f' most {percent:.7g} % of the time; guessing is 50 %'
   ), False
 
 
@@ -259,6 +263,16 @@ class PrivacyStatement:
         f" 'poisson', got {self.adjacency!r}: the accounting of secret"
         f' sampling is for {_POISSON_ADJACENCY}'
       )
+
+  def __repr__(self) -> str:
+    target = format_epsilon(self.target_epsilon)
+    return (
+      f'<PrivacyStatement: epsilon = {target} at delta = {self.delta!r}'
+      f' {self.verdict}>'
+    )
+
+  def __str__(self) -> str:
+    return self.describe()
 
   @property
   def accountant(self) -> str | None:

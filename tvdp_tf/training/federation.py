@@ -76,6 +76,12 @@ class Federation:
     return np.array([len(part) for part in self.examples])
 
   @property
+  def majority(self) -> float:
+    """Fraction of the most frequent class in the test data."""
+    labels = self.dataset.test_labels
+    return float(np.bincount(labels).max() / len(labels))
+
+  @property
   def input_shape(self) -> tuple[int, ...]:
     """Shape of one example."""
     return self.dataset.train_features.shape[1:]

@@ -8,6 +8,7 @@ code. Links are refused, because they could point out of the folder.
 """
 
 import contextlib
+import datetime
 import fcntl
 import hashlib
 import json
@@ -55,6 +56,13 @@ _LEFTOVER = re.compile(
   r'|metrics\.csv_temp[0-9]+'
 )
 _LEFTOVER_CHECKPOINT = re.compile(r'\.round_[0-9]+\.[0-9]+|.*_temp[0-9]+')
+
+
+def new_name(prefix: str = '') -> pathlib.Path:
+  """Returns a folder for a run; of two in one second, it is not the same."""
+  return pathlib.Path(
+    'runs', f'{prefix}{datetime.datetime.now():%Y%m%d-%H%M%S-%f}'
+  )
 
 
 def check_absent(path: pathlib.Path) -> None:

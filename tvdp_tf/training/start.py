@@ -19,6 +19,7 @@ from absl import logging
 
 from tvdp_tf import errors, mechanisms
 from tvdp_tf.learning import discrete_gaussian
+from tvdp_tf.mechanisms import statements
 from tvdp_tf.privacy import ledger as ledger_lib
 from tvdp_tf.privacy import noise_distance, spending
 from tvdp_tf.privacy import statement as statement_lib
@@ -258,6 +259,11 @@ def _prepare(
   )
   if plan.schedule is not None and (warning := plan.schedule.warning()):
     logging.warning(warning)
+  if plan.is_sound and settings.seed is None and not plan.reaches_far_enough:
+    logging.warning(
+      'the privacy statement will not hold, use a smaller epsilon: %s',
+      statements.cut_off(plan),
+    )
   config = {
     'settings': dataclasses.asdict(settings),
     'resolved': _resolved(plan, fed),

@@ -110,13 +110,34 @@ class TrainingResult:
     statement: The privacy statement of the run.
     output_dir: The run's folder.
     weights: Weights of the exported model, arrays in Keras's order.
+    majority: Fraction of the most frequent class in the test data.
   """
 
   loss: float
   accuracy: float
   statement: privacy.PrivacyStatement
   output_dir: pathlib.Path
-  weights: Sequence[np.ndarray] = ()
+  weights: Sequence[np.ndarray] = dataclasses.field(default=(), repr=False)
+  majority: float = 0.0
+
+  def __str__(self) -> str:
+    text = (
+      f'{self.statement.describe()}\n'
+      f'Test loss {self.loss:.4f}, test accuracy {self.accuracy:.4f}.'
+      f' The run is in {self.output_dir}.'
+    )
+    return f'{text}\n{self.warning}' if self.warning else text
+
+  @property
+  def warning(self) -> str:
+    """Why the model is of no use, in a sentence; otherwise empty."""
+    if self.accuracy > self.majority:
+      return ''
+    return (
+      'That is no better than always predicting the most frequent class'
+      f' ({self.majority:.4f}): more examples, a smaller model, or another'
+      ' learning_rate or number of rounds may help.'
+    )
 
 
 def _runtime(
@@ -157,6 +178,8 @@ def train(
     output_dir: The folder to create, or the folder of the run to resume.
     progress: Whether to draw a progress bar on standard error.
     resume: Whether to continue the run in `output_dir`, no matter how it ended.
+      A finished run has no round left: its results are written again, and
+      returned.
     runtime: The runtime to use; by default the one in the settings. Required
       for runtime `remote`: its workers are not a setting, because one worker
       may replace another.
@@ -178,7 +201,7 @@ def train(
       data set or the shared ledger, if the ledger has no room for the first
       round, if `output_dir` exists or cannot be written, or if a GPU is
       requested and there is none; with `resume`, if the folder contains no run,
-      a finished run, or a run with another configuration.
+      or a run with another configuration.
     DatasetUnavailableError: If the data set cannot be loaded.
     TrainingFailedError: If the loss is not finite, or no client has any budget
       left for the first round. If the budget does not last for a later round,
@@ -186,6 +209,7 @@ def train(
     NotWrittenError: If a file cannot be written.
     LedgerError: If the ledger cannot be written, is damaged, or is open in
       another process.
+    KeyboardInterrupt: If it was interrupted; it says how to go on.
   """
   check_process()
   try:
@@ -203,19 +227,29 @@ def train(
     folder = _validate.path('output_dir', output_dir)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
-  return with_event_loop(
-    lambda run: _train(
-      run,
-      settings,
-      folder,
-      progress,
-      resume,
-      runtime,
-      ledger,
-      selection,
-      own,
+  try:
+    return with_event_loop(
+      lambda run: _train(
+        run,
+        settings,
+        folder,
+        progress,
+        resume,
+        runtime,
+        ledger,
+        selection,
+        own,
+      )
     )
-  )
+  except KeyboardInterrupt:
+    if selection is not None:  # Such a run is not resumed.
+      raise
+    raise KeyboardInterrupt(
+      'interrupted before anything was released: nothing was written'
+      if not folder.exists()
+      else 'interrupted: to continue, call it again with the same arguments and'
+      f' output_dir={str(folder)!r}, resume=True'
+    ) from None
 
 
 def _train(
@@ -241,11 +275,6 @@ def _train(
     config = run_folder.config_to_resume(
       output_dir, dataclasses.asdict(settings)
     )
-    if run_folder.is_finished(output_dir):
-      raise errors.UsageError(
-        f'resume must be used with an unfinished run, got {str(output_dir)!r},'
-        f' which is finished: its model is in {run_folder.MODEL}'
-      )
   else:
     run_folder.check_absent(output_dir)
   runtime = runtime or _runtime(settings)
@@ -290,5 +319,10 @@ def _train(
     statement = run.results.write(finished=True)
   assert statement is not None  # There is at least one round.
   return TrainingResult(
-    run.log.loss, run.log.accuracy, statement, output_dir, run.weights
+    run.log.loss,
+    run.log.accuracy,
+    statement,
+    output_dir,
+    run.weights,
+    start.fed.majority,
   )

@@ -65,6 +65,11 @@ class ProgramContextTest(absltest.TestCase):
         )
       return asyncio.run(states.get_versions())
 
+    with (
+      self.assertRaisesRegex(TypeError, '^context must be the target of a run'),
+      runtimes.program_context(runtimes.compiled_runtime('cpu')),
+    ):
+      pass
     self.assertEqual(train(1), [0, 1])
     self.assertEqual(train(3), [0, 1, 2, 3])
     self.assertTrue((folder / 'model_training_checkpoint_round_3').is_dir())

@@ -293,7 +293,16 @@ def program_context(
   Yields:
     The installed context. Its computations return references to future values
     and run one after the other.
+
+  Raises:
+    TypeError: If `context` is not such a target.
   """
+  if not isinstance(context, tff.framework.SyncContext):
+    raise TypeError(
+      'context must be the target of a runtime, as in `with'
+      ' compiled_runtime() as context`, got an object of the type '
+      f'{type(context).__name__}'
+    )
   # A separate thread, in which evaluations in the background take turns.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     program = tff.program.NativeFederatedContext(_InBackground(context, thread))
