@@ -11,6 +11,7 @@ import math
 import pathlib
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
-from tqdm import auto as tqdm  # Shows a notebook bar in notebooks.
 
 from tvdp_tf import mechanisms
 from tvdp_tf.federated import learning_process
@@ -35,6 +35,15 @@ from tvdp_tf.training import (
 from tvdp_tf.training import metrics as round_metrics
 from tvdp_tf.training import rounds as rounds_lib
 from tvdp_tf.training import selection as selection_lib
+
+
+def _bar(**options: Any) -> Any:
+  """Returns a progress bar of tqdm, in notebooks one for notebooks."""
+  with warnings.catch_warnings():
+    # Without ipywidgets, a bar of text will do.
+    warnings.simplefilter('ignore')
+    from tqdm import auto  # noqa: PLC0415
+  return auto.tqdm(**options)
 
 
 class TrainingRun:
@@ -104,7 +113,7 @@ class TrainingRun:
     rounds = self._rounds
     with self.log, contextlib.closing(rounds):
       state = await self._start(resume)
-      with tqdm.tqdm(
+      with _bar(
         initial=rounds.completed,
         total=rounds.total,
         unit='round',
@@ -174,7 +183,7 @@ class TrainingRun:
       rounds.completed = number
       await self.log.add(row, state)
 
-  def _show(self, bar: tqdm.tqdm) -> None:
+  def _show(self, bar: Any) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
     if math.isnan(accuracy):  # No evaluation yet.
       return
