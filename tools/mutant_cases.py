@@ -444,6 +444,12 @@ _CASES: list[mutants_of_learning.Case] = [
     ('with self._of_one_thread:', 'with contextlib.nullcontext():'),
   ),
   (
+    'tvdp_tf/_validate.py',
+    ('tests/privacy/ledger_test.py', 'tests/privacy/accounting_test.py'),
+    ('  if isinstance(values, TEXT):', '  if False:'),
+    ("kind not in 'iuf'", 'False'),
+  ),
+  (
     'tvdp_tf/privacy/statement.py',
     ('tests/privacy/statement_test.py',),
     (

@@ -30,6 +30,12 @@ CASES: list[Case] = [
     ('schedule_state.next_round(global_state)', 'global_state'),
   ),
   (
+    'tvdp_tf/federated/calibrated.py',
+    ('tests/federated/calibrated_test.py',),
+    ('_MARGIN = 1 - 1e-11', '_MARGIN = 1.0'),
+    ('l2_norm_clip=clip,', 'l2_norm_clip=l2_norm_clip,'),
+  ),
+  (
     'tvdp_tf/federated/schedule_state.py',
     ('tests/federated/schedule_state_test.py',),
     (

@@ -23,6 +23,10 @@ def quoted(value: Any) -> str:
   return ' '.join(_QUOTES.repr(value).split('\n'))
 
 
+# Their elements are numbers: the codes of characters.
+TEXT = (str, bytes, bytearray, memoryview)
+
+
 def failure(error: BaseException) -> str:
   """Describes an error of code from elsewhere, in one line."""
   return f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
@@ -35,9 +39,18 @@ def _number(
     number = float(value)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
-  if isinstance(value, (bool, str, bytes)) or not fits(number):
+  # NumPy converts its flags, texts and complex numbers.
+  kind = getattr(getattr(value, 'dtype', None), 'kind', 'f')
+  if isinstance(value, (bool, *TEXT)) or kind not in 'iuf' or not fits(number):
     raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
+
+
+def not_text(name: str, values: Any) -> Any:
+  """Numbers in any form but text, which is iterated over as numbers, too."""
+  if isinstance(values, TEXT):
+    raise ValueError(f'{name} must be numbers, got {quoted(values)}')
+  return values
 
 
 def positive(name: str, value: Any) -> float:

@@ -14,6 +14,8 @@ from dp_accounting import rdp
 
 from tests import noise_checks
 from tvdp_tf import federated, privacy, runtimes
+from tvdp_tf.federated import calibrated, schedule_state
+from tvdp_tf.learning import noise
 
 SIZE = 4000
 VALUE_TYPE = tff.to_type([(np.float32, [SIZE])])
@@ -62,7 +64,52 @@ def central_noise(**arguments):
   return federated.central_noise(clients_per_round=2.0, **arguments)
 
 
+class _Changing:
+  """A number that is another one when it is read again."""
+
+  def __init__(self, *values):
+    self._values = list(values)
+
+  def __float__(self):
+    return self._values.pop(0) if len(self._values) > 1 else self._values[0]
+
+
 class LocalNoiseTest(parameterized.TestCase):
+  def test_clip_is_the_one_that_the_noise_is_for(self):
+    changing: Any = _Changing(CLIP, 100 * CLIP)
+    factory = federated.local_noise(l2_norm_clip=changing, **BUDGET)
+    far = [np.full([SIZE], 1e3, np.float32)]
+    with mock.patch.object(
+      noise, 'perturb', lambda tensors, *args, **kwargs: list(tensors)
+    ):
+      process = factory.create(VALUE_TYPE)
+      found = process.next(process.initialize(), [far])
+    length = np.linalg.norm(np.float64(found.result[0]))
+    self.assertBetween(length, 0.99 * CLIP, CLIP)
+
+  @parameterized.parameters((0.5, 1000), (0.95, 700), (0.999, 150))
+  def test_noise_of_the_graph_keeps_the_budget(self, theta, rounds):
+    """In each of many rounds, it is off by its own rounding."""
+    budget = {**BUDGET, 'theta': theta, 'rounds': rounds}
+    process = federated.local_noise(l2_norm_clip=CLIP, **budget).create(
+      VALUE_TYPE
+    )
+    state = process.initialize()
+    variances = []
+
+    @tf.function(autograph=False)
+    def following(state):
+      return schedule_state.next_round(state)
+
+    for _ in range(rounds):
+      variances.append(float(state['variance']))
+      state = following(state)
+    delta = calibrated._accounted_delta(1e-5, 2.0, rounds)
+    delivered = privacy.delivered_epsilon(
+      np.sqrt(variances) / (2 * CLIP), delta, 'exact'
+    )
+    self.assertBetween(delivered, 2.0 * (1 - 1e-8), 2.0)
+
   def test_noise_is_that_of_the_budget(self):
     factory = federated.local_noise(l2_norm_clip=CLIP, **BUDGET)
     expected = privacy.calibrate(2.0, 1e-5, 0.8, 3, sensitivity=2 * CLIP)

@@ -297,5 +297,14 @@ class CostTest(parameterized.TestCase):
     self.assertLess(time.process_time() - start, 0.05)
 
 
+class TextTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ('5',), (b'5',), (np.bytes_(b'5'),), (bytearray(b'5'),)
+  )
+  def test_is_not_a_list_of_numbers(self, text):
+    with self.assertRaisesRegex(ValueError, '^noise_multipliers must be numb'):
+      privacy.delivered_epsilon(text, 1e-5, 'exact')
+
+
 if __name__ == '__main__':
   absltest.main()

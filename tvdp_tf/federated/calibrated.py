@@ -16,6 +16,8 @@ from tvdp_tf.privacy import noise_distance, sensitivity
 _MOST_VALUES = 2**40
 # Calibration holds the noise of every round in memory.
 _MOST_ROUNDS = 10**6
+# The graph computes the noise of a round to about 1e-13 of that calibrated.
+_MARGIN = 1 - 1e-11
 
 
 def _accounted_delta(delta: float, epsilon: float, rounds: int) -> float:
@@ -63,8 +65,10 @@ def local_noise(
   rule = privacy.update_rule(clip)
   delta = _accounted_delta(delta, epsilon, rounds)
   return aggregator.UnweightedTimeVaryingGaussianFactory(
-    privacy.calibrate(epsilon, delta, theta, rounds, sensitivity=rule.value),
-    l2_norm_clip=l2_norm_clip,
+    privacy.calibrate(
+      epsilon * _MARGIN, delta, theta, rounds, sensitivity=rule.value
+    ),
+    l2_norm_clip=clip,
   )
 
 
@@ -110,7 +114,7 @@ def central_noise(
   _validate.positive('clients_per_round', clients_per_round)
   secret = sampling_rate < 1
   multipliers = privacy.calibrate(
-    epsilon,
+    epsilon * _MARGIN,
     _accounted_delta(delta, epsilon, rounds),
     theta,
     rounds,

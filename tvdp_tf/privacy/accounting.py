@@ -76,7 +76,7 @@ def checked_multipliers(
     ValueError: If one is NaN or <= 0, or they are not a sequence of numbers.
   """
   allowed = 'a sequence of numbers > 0 (inf: no release)'
-  values: Any = noise_multipliers
+  values = _validate.not_text('noise_multipliers', noise_multipliers)
   if not isinstance(values, np.ndarray):
     values = list(values) if np.iterable(values) else values
   try:

@@ -163,12 +163,11 @@ def _amounts(
     if laplace_epsilon == math.inf:
       return (), math.inf
     return (), _validate.positive('laplace_epsilon', laplace_epsilon)
-  if not np.iterable(noise_multipliers):
-    noise_multipliers = [noise_multipliers]
+  values = _validate.not_text('noise_multipliers', noise_multipliers)
   # + 0.0 removes negative zeros.
   return tuple(
     _validate.non_negative('noise_multipliers', z) + 0.0
-    for z in noise_multipliers
+    for z in (values if np.iterable(values) else [values])
   ), None
 
 
@@ -489,6 +488,7 @@ class PrivacyLedger:
     round_number = _validate.integer('round_number', round_number)
     noise_digests, input_digests = _released.split_ids(release_ids)
     multipliers, laplace_epsilon = _amounts(noise_multipliers, laplace_epsilon)
+    clients = _validate.not_text('clients', clients)
     numbers = tuple(_validate.integer('clients', c, 0) for c in clients)
     if len(multipliers) == len(numbers) and len(set(multipliers)) == 1:
       multipliers = multipliers[:1]

@@ -266,6 +266,7 @@ def _settings(
 # epsilon from 1 to 8.
 _NOISE_OF_A_STEP = 0.3
 _LOWEST_RATE, _HIGHEST_RATE = 0.1, 1.0
+_FALLBACK_RATE = 0.2
 
 
 def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
@@ -280,10 +281,10 @@ def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
     settings: All other settings.
 
   Returns:
-    eta; 0.2 for mechanisms that do not clip gradients.
+    eta; 0.2 for mechanisms that do not clip gradients, or have no schedule.
   """
   if not mechanisms.MECHANISMS[settings.mechanism].clips_examples:
-    return 0.2
+    return _FALLBACK_RATE
   settings = dataclasses.replace(settings, learning_rate=1.0)
   parts = own.data.clients or population.deal(
     settings, own.data.dataset.train_labels, 0
@@ -297,7 +298,8 @@ def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
     ),
   )
   schedule = plan.schedule
-  assert schedule is not None  # As all that clip examples have.
+  if schedule is None:  # A mechanism of the caller's.
+    return _FALLBACK_RATE
   cohort = plan.fed.participation.cohort(1)
   first = plan.mean_noise_stddev(plan.round(1, cohort, schedule.stddev(1)))
   # Of rounds that are alike.
