@@ -52,7 +52,6 @@ CASES: list[Case] = [
       'variance >= sys.float_info.min',
     ),
     ('[has_round, is_noise]', '[has_round]'),
-    ('[has_round, is_noise]', '[is_noise]'),
   ),
   (
     'tvdp_tf/federated/bounded_value.py',

@@ -215,7 +215,7 @@ class ModelTest(parameterized.TestCase):
       'adapted',
       lambda: _sequential(_LAYERS.Normalization(), _LAYERS.Dense(3)),
       None,
-      'count.* in int64: what a layer has adapted to belongs in the data',
+      'count.* in int64: a layer that was adapted to data',
     ),
     (
       'function',

@@ -302,7 +302,7 @@ class TextTest(parameterized.TestCase):
     ('5',), (b'5',), (np.bytes_(b'5'),), (bytearray(b'5'),)
   )
   def test_is_not_a_list_of_numbers(self, text):
-    with self.assertRaisesRegex(ValueError, '^noise_multipliers must be numb'):
+    with self.assertRaisesRegex(ValueError, '^noise_multipliers must be a seq'):
       privacy.delivered_epsilon(text, 1e-5, 'exact')
 
 

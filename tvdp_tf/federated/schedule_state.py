@@ -73,12 +73,13 @@ def round_stddev(state: State) -> tf.Tensor:
     message='the noise schedule has no further round',
   )
   variance = tf.convert_to_tensor(state['variance'], tf.float64)
-  # Not NaN, and not so small that a product with it is flushed to zero.
-  is_noise = tf.debugging.assert_equal(
-    tf.logical_and(variance >= sys.float_info.min, variance < math.inf),
-    True,
-    message='the noise variance of the round is not a normal number',
-  )
+  with tf.control_dependencies([has_round]):  # Otherwise it may be NaN.
+    # Not so small that a product with it is flushed to zero.
+    is_noise = tf.debugging.assert_equal(
+      tf.logical_and(variance >= sys.float_info.min, variance < math.inf),
+      True,
+      message='the noise variance of the round is not a normal number',
+    )
   with tf.control_dependencies([has_round, is_noise]):
     return tf.sqrt(variance)
 

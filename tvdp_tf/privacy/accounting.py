@@ -76,14 +76,16 @@ def checked_multipliers(
     ValueError: If one is NaN or <= 0, or they are not a sequence of numbers.
   """
   allowed = 'a sequence of numbers > 0 (inf: no release)'
-  values = _validate.not_text('noise_multipliers', noise_multipliers)
+  values: Any = noise_multipliers
   if not isinstance(values, np.ndarray):
     values = list(values) if np.iterable(values) else values
   try:
+    if isinstance(noise_multipliers, _validate.TEXT):
+      raise TypeError('the codes of its characters are no multipliers')
     array = np.asarray(values, np.float64)
   except (TypeError, ValueError):
     raise ValueError(
-      f'noise_multipliers must be {allowed}, got {values!r}'
+      f'noise_multipliers must be {allowed}, got {noise_multipliers!r}'
     ) from None
   if array.ndim != 1:
     raise ValueError(
