@@ -100,13 +100,13 @@ def fit(
 
   It calls `train` and writes the same folder. The defaults are mechanism
   `distributed`, epsilon = 3, delta = 1e-5, and all users in each of 50 rounds.
-  They do not depend on the data, but for one number that is public: the more
-  examples there are, the higher the learning rate, from 0.1 to 1, for there is
-  less noise in the mean of their gradients; config.json of the run has the rate
-  that was chosen. `distributed` protects an example from an observer
-  of the sum of all users' clipped gradients; the statement says that the secure
-  sum is simulated. With mechanism='gradient', the server may see every upload,
-  but you need many more examples per user.
+  The learning rate is from 0.1 to 1: the less noise there is in a step, the
+  higher it is. It depends only on public numbers, such as those of examples and
+  weights, and config.json has it. No default depends on the content of the
+  data. `distributed` protects an example from an observer of the sum of all
+  users' clipped gradients; the statement says that the secure sum is simulated.
+  With mechanism='gradient', the server may see every upload, but you need many
+  more examples per user.
 
   Args:
     model: A Keras classifier, or a function that builds one. Its outputs are
@@ -281,7 +281,7 @@ def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
     settings: All other settings.
 
   Returns:
-    eta; 0.2 for mechanisms that do not clip gradients, or have no schedule.
+    eta; 0.2 if the mechanism does not clip gradients, or has no noise to show.
   """
   if not mechanisms.MECHANISMS[settings.mechanism].clips_examples:
     return _FALLBACK_RATE
@@ -298,9 +298,10 @@ def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
     ),
   )
   schedule = plan.schedule
-  if schedule is None:  # A mechanism of the caller's.
-    return _FALLBACK_RATE
   cohort = plan.fed.participation.cohort(1)
+  # A mechanism of the caller's may have no schedule, or an empty cohort.
+  if schedule is None or not len(cohort):
+    return _FALLBACK_RATE
   first = plan.mean_noise_stddev(plan.round(1, cohort, schedule.stddev(1)))
   # Of rounds that are alike.
   even = (settings.rounds / schedule.precision()) ** 0.5
