@@ -157,16 +157,6 @@ def _check_device(settings: settings_lib.TrainingSettings) -> None:
     )
 
 
-def _how_to_go_on(output_dir: pathlib.Path) -> str:
-  """What is said of a run that was interrupted."""
-  if not output_dir.exists():
-    return 'interrupted before anything was released: nothing was written'
-  return (
-    'interrupted: to continue, run the same command with'
-    f' --output_dir={output_dir} --resume'
-  )
-
-
 def main() -> None:
   """Runs the training that the flags describe."""
   try:
@@ -223,7 +213,10 @@ def main() -> None:
         ledger=ledger,
       )
     except KeyboardInterrupt:
-      raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
+      again = f'run the same command with --output_dir={output_dir} --resume'
+      raise KeyboardInterrupt(
+        run_folder.interrupted(output_dir, again)
+      ) from None
   print(f'test loss {result.loss:.4f}, test accuracy {result.accuracy:.4f}')
   if result.warning:
     print(result.warning)

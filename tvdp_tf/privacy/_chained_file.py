@@ -278,16 +278,13 @@ def _unlock(descriptor: int):
 
 @contextlib.contextmanager
 def _locked(path: str, opened: str, flags: int, shared: bool) -> Iterator[int]:
-  """Opens and locks a file; closes it after an error.
+  """Opens and locks a file, which stays open unless there is an error.
 
   Args:
     path: The file's name in messages.
     opened: The file.
     flags: As for `os.open`.
     shared: Whether to wait in turn, and to unlock the file at the end.
-
-  Yields:
-    The descriptor, which stays open.
 
   Raises:
     LedgerError: If the file cannot be opened, locked or used.

@@ -65,6 +65,13 @@ def new_name(prefix: str = '') -> pathlib.Path:
   )
 
 
+def interrupted(path: pathlib.Path, again: str) -> str:
+  """What is said of a run that was interrupted; `again` is how to go on."""
+  if not path.exists():
+    return 'interrupted before anything was released: nothing was written'
+  return f'interrupted: to continue, {again}'
+
+
 def check_absent(path: pathlib.Path) -> None:
   """Raises `UsageError` if the folder exists or could not be created."""
   try:

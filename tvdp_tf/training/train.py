@@ -244,12 +244,11 @@ def train(
   except KeyboardInterrupt:
     if selection is not None:  # Such a run is not resumed.
       raise
-    raise KeyboardInterrupt(
-      'interrupted before anything was released: nothing was written'
-      if not folder.exists()
-      else 'interrupted: to continue, call it again with the same arguments and'
+    again = (
+      'call it again with the same arguments and'
       f' output_dir={str(folder)!r}, resume=True'
-    ) from None
+    )
+    raise KeyboardInterrupt(run_folder.interrupted(folder, again)) from None
 
 
 def _train(
