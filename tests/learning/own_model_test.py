@@ -268,6 +268,12 @@ class ModelTest(parameterized.TestCase):
       '^loss must be one of ',
     ),
     (
+      'losses',
+      lambda: _sequential(_LAYERS.Dense(3)),
+      ['cross_entropy'],
+      r"^loss must be one of .*, got \['cross_entropy'\]$",
+    ),
+    (
       'other_shapes',
       lambda: _sequential(_LAYERS.Dense(3)),
       tf.keras.losses.MeanSquaredError(),

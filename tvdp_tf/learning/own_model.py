@@ -366,7 +366,7 @@ def loss_of(
       )
     return loss
   name = loss or ('logistic' if outputs == 1 else 'cross_entropy')
-  if name not in _LOSSES:
+  if name not in tuple(_LOSSES):  # It may not be hashable.
     raise ValueError(
       f'loss must be one of {", ".join(_LOSSES)}, or a tf.keras.losses.Loss of'
       f' class numbers and scores, got {_validate.quoted(name)}'
