@@ -298,6 +298,15 @@ _CASES: list[mutants_of_learning.Case] = [
   ),
   (
     'tvdp_tf/training/start.py',
+    (
+      'tests/training/damaged_run_test.py',
+      'tests/training/shared_ledger_test.py',
+    ),
+    ('elif federation.deals_out(plan.settings):', 'elif False:'),
+    ('if _EXAMPLES in resolved and not', 'if False and not'),
+  ),
+  (
+    'tvdp_tf/training/start.py',
     ('tests/training/changed_noise_test.py',),
     ('if len({*planned}) < 2:', 'if True:'),
     ('  if found is not None:\n    return found.renyi_order\n', ''),
@@ -447,7 +456,7 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/_validate.py',
     ('tests/privacy/ledger_test.py', 'tests/privacy/accounting_test.py'),
     ('  if isinstance(values, TEXT):', '  if False:'),
-    ("kind not in 'iuf'", 'False'),
+    ("kind in 'iuf'", 'True'),
   ),
   (
     'tvdp_tf/privacy/statement.py',

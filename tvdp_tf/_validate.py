@@ -4,6 +4,7 @@ Every function returns the checked value in its plain Python type. It raises a
 `ValueError` that states the name, the value, and what is allowed.
 """
 
+import contextlib
 import math
 import os
 import pathlib
@@ -35,13 +36,13 @@ def failure(error: BaseException) -> str:
 def _number(
   name: str, value: Any, allowed: str, fits: Callable[[float], bool]
 ) -> float:
-  try:
-    number = float(value)
-  except (TypeError, ValueError, OverflowError):
-    number = math.nan
-  # NumPy converts its flags, texts and complex numbers.
+  # NumPy would convert its flags, texts and complex numbers.
   kind = getattr(getattr(value, 'dtype', None), 'kind', 'f')
-  if isinstance(value, (bool, *TEXT)) or kind not in 'iuf' or not fits(number):
+  number = math.nan
+  if not isinstance(value, (bool, *TEXT)) and kind in 'iuf':
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+      number = float(value)
+  if not fits(number):
     raise ValueError(f'{name} must be {allowed}, got {quoted(value)}')
   return number
 

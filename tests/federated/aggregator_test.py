@@ -76,6 +76,13 @@ class AggregatorComputationTest(parameterized.TestCase):
         SCHEDULE, tff.aggregators.SumFactory()
       )
 
+  def test_a_weighted_algorithm_is_told_what_to_pass(self):
+    factory = federated.UnweightedTimeVaryingGaussianFactory(SCHEDULE)
+    with self.assertRaisesRegex(TypeError, 'as_weighted_aggregator'):
+      factory.create(VALUE_TYPE, WEIGHT_TYPE)  # As build_fed_sgd does.
+    weighted = tff.aggregators.as_weighted_aggregator(factory)
+    weighted.create(VALUE_TYPE, WEIGHT_TYPE)
+
 
 class AggregatorExecutionTest(parameterized.TestCase):
   @classmethod

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -218,6 +219,65 @@ class DamagedTest(resume_cases.FolderTestCase):
     self.assertNotIn('somewhere', str(caught.exception))
     training.train(self.settings, self.run_dir, resume=True)
     self.assertEmpty(run_outcome.read(self.run_dir).differences(self.expected))
+
+
+class DealtOutTest(resume_cases.FolderTestCase):
+  """The examples are dealt out to protected users, by their number."""
+
+  exports = False
+
+  def setUp(self):
+    super().setUp()
+    data = self.folder / 'data'
+    self.write = functools.partial(resume_cases.write_files, data)
+    self.settings = resume_cases.small(
+      mechanism='distributed_users',
+      dataset=f'files:{data}',
+      model='linear',
+      rounds=2,
+      participation='balanced',
+    )
+
+  def start(self):
+    self.write(40)
+    training.train(self.settings, self.run_dir)
+    resume_cases.unfinish(self.run_dir, completed=1)
+
+  def resume(self):
+    return training.train(self.settings, self.run_dir, resume=True)
+
+  def test_another_number_is_refused(self):
+    self.start()
+    self.write(41)
+    with self.assertRaisesRegex(
+      errors.UsageError, r'resume must find the examples as when .* 40, got 41$'
+    ):
+      self.resume()
+    self.write(40)
+    self.resume()
+
+  def test_a_run_of_an_earlier_version_continues(self):
+    resolved = start._resolved
+
+    def without(*args):
+      values = resolved(*args)
+      return {name: values[name] for name in values if name != 'examples'}
+
+    with mock.patch.object(start, '_resolved', without):
+      self.start()
+    self.assertTrue(self.resume().statement.holds)
+
+  def test_their_number_is_on_record_only_if_it_decides(self):
+    self.write(40)
+    for changes, expected in (
+      ({}, 40),
+      ({'mechanism': 'central'}, 40),
+      ({'mechanism': 'gradient'}, None),  # Each user's number is on record.
+    ):
+      settings = dataclasses.replace(self.settings, adjacency='', **changes)
+      fed = federation.assemble(settings)
+      found = start._resolved(mechanisms.build(settings, fed), fed)
+      self.assertEqual(found.get('examples'), expected)
 
 
 class ResolvedTest(parameterized.TestCase):

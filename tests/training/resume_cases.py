@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import parameterized
@@ -46,6 +47,15 @@ _STEPS = (
 def small(**changes: Any) -> settings_lib.TrainingSettings:
   """Settings of a small run, but for `changes`."""
   return settings_lib.TrainingSettings(**{**SMALL, **changes})
+
+
+def write_files(folder: pathlib.Path, examples: int) -> None:
+  """Writes the data set `files:<folder>`, of three features and two classes."""
+  folder.mkdir(exist_ok=True)
+  for part, count in (('train', examples), ('test', 10)):
+    features = np.random.default_rng(0).random((count, 3), np.float32)
+    np.save(folder / f'{part}_features.npy', features)
+    np.save(folder / f'{part}_labels.npy', np.arange(count) % 2)
 
 
 @contextlib.contextmanager

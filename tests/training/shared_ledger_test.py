@@ -267,6 +267,32 @@ class CompanyTest(SharedTestCase):
       others.append(federation.data_on_record(settings, 7, [3, 4]))
     self.assertLen({words, *others}, 4)
 
+  def test_another_number_of_examples_is_dealt_out_otherwise(self):
+    data = self.folder / 'data'
+    write = functools.partial(resume_cases.write_files, data)
+    changes = {
+      'mechanism': 'distributed_users',
+      'dataset': f'files:{data}',
+      'model': 'linear',
+      'participation': 'balanced',
+    }
+    write(40)
+    self.train('a', total=9.0, **changes)
+    write(41)
+    with self.assertRaisesRegex(errors.UsageError, 'ledger must have data'):
+      self.train('b', **changes)
+    write(40)
+    self.train('b', **changes)
+
+    self.path = self.folder / 'old.jsonl'
+    on_record = federation.data_on_record
+    with mock.patch.object(  # As earlier versions did.
+      federation, 'data_on_record', lambda *args: on_record(*args[:2])
+    ):
+      self.train('c', total=9.0, **changes)
+    self.train('d', **changes)
+    self.assertLen(self.audit().runs, 2)
+
   def test_another_folder_is_other_data(self):
     def words(**changes):
       settings = resume_cases.small(**changes)

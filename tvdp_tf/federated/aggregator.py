@@ -340,16 +340,27 @@ class UnweightedTimeVaryingGaussianFactory(
       l2_norm_clip,
     )
 
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type | None = None
+  ) -> tff.templates.AggregationProcess:
     """Creates the process, as `UnweightedAggregationFactory.create`.
 
     Args:
       value_type: As for `TimeVaryingGaussianFactory`.
+      weight_type: None; TFF's weighted algorithms pass a type.
 
     Returns:
       A `tff.templates.AggregationProcess`.
 
     Raises:
-      TypeError, ValueError: As `TimeVaryingGaussianFactory`.
+      TypeError: As `TimeVaryingGaussianFactory`, or if there are weights.
+      ValueError: As `TimeVaryingGaussianFactory`.
     """
+    if weight_type is not None:
+      raise TypeError(
+        'the aggregator must be used without weights, got a weighted'
+        ' algorithm: use its unweighted form, or pass'
+        ' tff.aggregators.as_weighted_aggregator(aggregator), which drops the'
+        ' weights'
+      )
     return _create(self._settings, value_type, None)

@@ -150,6 +150,11 @@ def local_steps(
   }
 
 
+def deals_out(settings: settings_lib.TrainingSettings) -> bool:
+  """Whether the run decides which examples are whose."""
+  return settings.split not in (OWN, 'natural')
+
+
 def data_on_record(
   settings: settings_lib.TrainingSettings,
   partition_seed: int,
@@ -166,10 +171,11 @@ def data_on_record(
   Args:
     settings: The run's settings.
     partition_seed: Seed of the split.
-    public_sizes: Each user's number of examples, if that is public.
+    public_sizes: Each user's number of examples, if that is public; or the
+      number that is dealt out.
   """
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
-  if settings.split not in (OWN, 'natural'):
+  if deals_out(settings):
     made_up = np.arange(max(1000, settings.users)) % 10
     for part in population.deal(settings, made_up, partition_seed):
       digest.update(np.asarray(part, '<i8').tobytes() + b';')

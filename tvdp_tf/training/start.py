@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import pathlib
@@ -42,6 +43,10 @@ def _versions() -> dict[str, str]:
   return {'tensorflow': tf.__version__, **versions}
 
 
+# In the configuration, how many examples are dealt out to protected users.
+_EXAMPLES = 'examples'
+
+
 def _resolved(
   plan: mechanisms.Mechanism, fed: federation.Federation
 ) -> dict[str, Any]:
@@ -56,6 +61,9 @@ def _resolved(
   if plan.header.unit == 'example':
     # If users are protected, so are their numbers of examples.
     resolved['examples_per_user'] = fed.examples_per_user.tolist()
+  elif federation.deals_out(plan.settings):
+    # Another number of examples would be dealt out to other users.
+    resolved[_EXAMPLES] = len(fed.dataset.train_labels)
   kind, _, path = plan.settings.model.partition(':')
   if kind == 'keras':
     content = pathlib.Path(path).read_bytes()
@@ -101,15 +109,23 @@ def _header(
   fed: federation.Federation,
   ledger: shared_ledger.SharedLedger | None,
   found: ledger_lib.LedgerHeader | None,
+  resolved: Mapping[str, Any],
 ) -> ledger_lib.LedgerHeader:
   """Returns the header of the run's ledger, its own or a shared one."""
   own = plan.header
   assert fed.partition_seed is not None
   # If users are protected, so are their numbers of examples.
   sizes = fed.examples_per_user.tolist() if own.unit == 'example' else []
+  data_on_record = functools.partial(
+    federation.data_on_record, plan.settings, fed.partition_seed
+  )
+  data = data_on_record(sizes)
+  # Ledgers of earlier versions do not have the number that is dealt out.
+  if _EXAMPLES in resolved and not (found and found.data == data):
+    data = data_on_record([resolved[_EXAMPLES]])
   own = dataclasses.replace(
     own,
-    data=federation.data_on_record(plan.settings, fed.partition_seed, sizes),
+    data=data,
     partition_seed=fed.partition_seed,
     units=plan.units,
   )
@@ -269,12 +285,14 @@ def _prepare(
     'resolved': _resolved(plan, fed),
     'versions': _versions(),
   }
+  if then is not None and _EXAMPLES not in then:  # Of an earlier version.
+    config['resolved'].pop(_EXAMPLES, None)
   run_id = _run_id(config) if then is None else then['run_id']
   config['resolved'] |= {
     'run_id': run_id,
     'shared_ledger': ledger is not None,
   }
-  header = _header(plan, fed, ledger, found)
+  header = _header(plan, fed, ledger, found, config['resolved'])
   if header.enforced and header.target_epsilon <= plan.header.target_epsilon:
     # The order of a ledger with a larger target does not fit this run's target.
     plan.renyi_order = header.renyi_order
