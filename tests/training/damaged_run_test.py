@@ -269,12 +269,14 @@ class DealtOutTest(resume_cases.FolderTestCase):
 
   def test_their_number_is_on_record_only_if_it_decides(self):
     self.write(40)
-    for changes, expected in (
-      ({}, 40),
-      ({'mechanism': 'central'}, 40),
-      ({'mechanism': 'gradient'}, None),  # Each user's number is on record.
+    for mechanism, expected in (
+      ('distributed_users', 40),
+      ('central', 40),
+      ('gradient', None),  # Each user's number is on record.
     ):
-      settings = dataclasses.replace(self.settings, adjacency='', **changes)
+      settings = dataclasses.replace(
+        self.settings, adjacency='', mechanism=mechanism
+      )
       fed = federation.assemble(settings)
       found = start._resolved(mechanisms.build(settings, fed), fed)
       self.assertEqual(found.get('examples'), expected)
