@@ -11,6 +11,7 @@ import tempfile
 
 import tvdp_tf
 from tvdp_tf import mechanisms, privacy
+from tvdp_tf.privacy import statement
 from tvdp_tf.training import federation, plain_process, recorder, rounds
 
 # Digits that scikit-learn brings, dealt out to ten users.
@@ -37,5 +38,5 @@ model = fed.initial_model()
 model.set_weights(state.global_model_weights.trainable)
 scores = model.predict(fed.dataset.test_features, verbose=0)
 right = (scores.argmax(axis=1) == fed.dataset.test_labels).mean()
-spent = privacy.audit_ledger(path).worst_epsilon
-print(f'epsilon = {spent:.2f} {plan.statement().verdict}: accuracy {right:.2f}')
+spent = statement.format_epsilon(privacy.audit_ledger(path).worst_epsilon)
+print(f'epsilon = {spent} {plan.statement().verdict}: accuracy {right:.2f}')

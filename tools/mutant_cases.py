@@ -459,6 +459,26 @@ _CASES: list[mutants_of_learning.Case] = [
     ("kind in 'iuf'", 'True'),
   ),
   (
+    'tvdp_tf/privacy/optima.py',
+    ('tests/privacy/optima_test.py',),
+    ('32 + 2 * int(abs(log_sum) + abs(log_budget))', '0'),
+  ),
+  (
+    'tvdp_tf/attacks/noise_reach.py',
+    ('tests/attacks/noise_reach_test.py',),
+    ('-np.expm1(np.sum(np.log1p(-beyond)))', 'np.sum(beyond)'),
+  ),
+  (
+    'tvdp_tf/attacks/membership.py',
+    ('tests/attacks/membership_bound_test.py',),
+    ('rounded = 1e-13 * trials', 'rounded = 0.0'),
+  ),
+  (
+    'tvdp_tf/output/layout.py',
+    ('tests/binaries/plan_test.py',),
+    ('return statement_lib.format_epsilon(level)', "return f'{level:.6g}'"),
+  ),
+  (
     'tvdp_tf/privacy/statement.py',
     ('tests/privacy/statement_test.py',),
     (

@@ -38,7 +38,17 @@ class GuessesTest(parameterized.TestCase):
     for right in (0, 150, 190, 200):
       found = membership.guesses_p_value(right, 20, 10, 10, epsilon, 0.0)
       expected = stats.binom.sf(right - 1, 200, special.expit(epsilon))
-      self.assertAlmostEqual(found, expected, places=12)
+      self.assertBetween(found, expected, expected + 3e-12)
+
+  def test_is_a_bound_where_the_transform_rounds_to_zero(self):
+    trials, guesses, epsilon = 200, 2000, 0.1
+    binomial = stats.binom(trials * guesses, special.expit(epsilon))
+    for probability in (1e-9, 1e-12, 1e-14, 1e-16):
+      right = int(binomial.isf(probability))
+      found = membership.guesses_p_value(
+        right, trials, guesses, guesses, epsilon, 0.0
+      )
+      self.assertGreaterEqual(found, binomial.sf(right - 1))
 
   def test_one_trial_is_the_formula(self):
     r, n, epsilon, delta = 12, 30, 0.7, 1e-3

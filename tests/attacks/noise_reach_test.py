@@ -35,6 +35,16 @@ class NoiseReachTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(two, 2 * one)
 
+  def test_it_is_a_probability(self):
+    z, releases = 0.097, 10
+    one = noise_reach.reach([z], 0.3).delta
+    found = noise_reach.reach([z] * releases, 0.3)
+    self.assertAlmostEqual(found.delta, 1 - (1 - one) ** releases)
+    self.assertGreater(releases * one, 0.3)
+    self.assertFalse(found.refuted)
+    found = noise_reach.reach([1e-3] * releases, 0.3)
+    self.assertEqual(found.delta, 1.0)
+
   def test_the_generator_is_left_as_it_was(self):
     key = tf.constant([1, 2], tf.int64)
     before = noise.standard_normal(key, 5).numpy()

@@ -13,6 +13,7 @@ from absl.testing import absltest, parameterized
 from tests.binaries import program_runner
 from tests.privacy import ledger_cases
 from tvdp_tf import privacy
+from tvdp_tf.output import layout
 from tvdp_tf.privacy import _chained_file
 
 
@@ -102,7 +103,7 @@ class PlanTest(PlanTestCase):
       self.assertIn(expected, result.stdout)
     lines = [' '.join(line.split()) for line in result.stdout.splitlines()]
     self.assertIn(
-      'printed 0.0655852 0.0520669 0.937868 0.744557 13.7813 <- chosen', lines
+      'printed 0.0655852 0.052067 0.937869 0.744558 13.7813 <- chosen', lines
     )
     rows = [line.split() for line in lines]
     for name in ('contraction', 'initial_gap', 'smoothness'):
@@ -336,7 +337,10 @@ class PlanTest(PlanTestCase):
     # What is printed is what is written.
     stddevs = plan['noise']['noise_stddevs']
     self.assertLen(stddevs, 10)
-    self.assertIn(f'{stddevs[0]:.6g}  {stddevs[-1]:.6g}', printed)
+    ends = [layout.noise(stddev) for stddev in (stddevs[0], stddevs[-1])]
+    self.assertIn('  '.join(ends), printed)
+    for shown, stddev in zip(ends, (stddevs[0], stddevs[-1]), strict=True):
+      self.assertGreaterEqual(float(shown), stddev)
     self.assertIn(
       f'theta = {optimal["theta"]:.6g}, M = {optimal["rounds"]}', printed
     )

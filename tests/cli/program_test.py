@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
@@ -63,6 +64,8 @@ def main():
       print(*found, child, file.fileno() > 2, file=file)
   if WHAT.value == 'interrupt':
     raise KeyboardInterrupt
+  if WHAT.value.startswith('print:'):
+    print(WHAT.value[6:])
   print(sorted(shared_flags.values(FLAGS).items()))
 
 program.run(main)
@@ -167,6 +170,12 @@ class ProgramTest(parameterized.TestCase):
     result = run('--what=broken pipe')
     self.assertEqual(result.returncode, 1)
     self.assertIn('BrokenPipeError: of a worker', result.stderr)
+
+  def test_a_name_that_the_terminal_cannot_show(self):
+    with mock.patch.dict(os.environ, PYTHONIOENCODING='ascii'):
+      result = run('--what=print:\u00fc')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertStartsWith(result.stdout, '\\xfc\n')
 
   @parameterized.parameters(
     ('<&- >&- 2>&-', 'True True True 0 True'),

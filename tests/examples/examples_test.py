@@ -26,7 +26,7 @@ _PRINTS = {
   'secure_aggregation.py': 'range of the sum: 0',
   'train_model.py': 'training_checkpoint_round_3',
   'train_model_budget.py': "3 {'delivered_epsilon': 3.7",
-  'without_tff.py': 'epsilon = 8.00 HOLDS: accuracy 0.',
+  'without_tff.py': 'epsilon = 8 HOLDS: accuracy 0.',
 }
 # Lines, at most.
 _LENGTH = 45

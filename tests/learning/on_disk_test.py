@@ -83,6 +83,13 @@ class OnDiskTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.DatasetUnavailableError, message):
       datasets.load(self.name)
 
+  def test_an_archive_is_no_array(self):
+    write(self.folder)
+    with open(self.folder / 'train_features.npy', 'wb') as file:
+      np.savez(file, np.zeros([100, 9], np.uint8))
+    with self.assertRaisesRegex(errors.DatasetUnavailableError, 'np.savez$'):
+      datasets.load(self.name)
+
   def test_users_must_fit(self):
     write(self.folder)
     for counts, message in (

@@ -1,4 +1,5 @@
 import dataclasses
+import fractions
 import itertools
 import math
 
@@ -287,6 +288,18 @@ class OptimalPlanTest(parameterized.TestCase):
       plan.theta, plan.rounds, plan.initial_stddev
     )
     self.assertAlmostEqual(schedule.precision() / budget, 1, places=11)
+    cost = sum(1 / fractions.Fraction(x) ** 2 for x in schedule.stddevs())
+    self.assertLessEqual(cost, fractions.Fraction(budget))
+
+  def test_all_of_its_rounds_are_affordable(self):
+    multiplier = privacy.gaussian_noise_multiplier(3.0, 1e-5)
+    plan = privacy.optimal_plan(0.7, 2.3, multiplier**-2, 1e-3)
+    schedule = privacy.GeometricSchedule(
+      plan.theta, plan.rounds, plan.initial_stddev
+    )
+    multipliers = schedule.noise_multipliers(1.0)
+    delivered = privacy.delivered_epsilon(multipliers, 1e-5, 'exact')
+    self.assertLessEqual(delivered, 3.0)
 
   def test_agrees_with_the_planner_at_that_theta(self):
     setting = setting_of(0.9, 2.0, math.sqrt(0.9), 0.01)

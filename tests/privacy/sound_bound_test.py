@@ -137,6 +137,12 @@ class FormulaTest(parameterized.TestCase):
     ):
       self.assertGreater(self._bound(**{name: value}), base)
 
+  def test_many_steps_are_infinite_or_without_contraction(self):
+    many = {'local_steps': 10**4, 'eta': 0.5}
+    self.assertEqual(self._bound(**many), math.inf)
+    bound = self._bound(**many, smoothness=1e-9, pl_constant=1e-9)
+    self.assertTrue(math.isfinite(bound))
+
   def test_overflow_is_infinite(self):
     self.assertEqual(self._bound(theta=2.0, rounds=3000), math.inf)
 

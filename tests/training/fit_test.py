@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -297,24 +298,24 @@ class FitTest(FitTestCase):
     (
       'fraction',
       {'users': 3, 'epsilon': fractions.Fraction(3, 2)},
-      r'^epsilon must be a number or a string, got Fracti.* the type Fraction$',
+      r'^epsilon must be a plain value of .*, got Fracti.* the type Fraction$',
     ),
     (
       'tensor',
       {'users': 3, 'learning_rate': tf.constant(0.1)},
-      r'^learning_rate must be a number or a string, got [^\n]* EagerTensor$',
+      r'^learning_rate must be a plain value of .*, got [^\n]* EagerTensor$',
     ),
     (
       'column',
       {'users': 3, 'rounds': np.array([[1], [2]])},
-      r'^rounds must be a number or a string, got array[^\n]* ndarray$',
+      r'^rounds must be a plain value of .*, got array[^\n]* ndarray$',
     ),
     (
       'listed',
       {'users': 3, 'mechanism': ['gradient']},
       r"^mechanism must be one of .*, got \['gradient'\]$",
     ),
-    ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a number or a str'),
+    ('nothing', {'users': 3, 'noise': {}}, r'^noise must be a plain value of'),
     (
       'gpu',
       {'users': 3, 'device': 'gpu'},
@@ -395,10 +396,54 @@ class LearningRateTest(FitTestCase):
     self.assertAlmostEqual(rate, wanted, delta=0.006)
     self.assertBetween(rate, 0.101, 0.999)
 
+  def test_a_trained_model_is_warned_of(self):
+    found = self.fit(model(), X, Y, users=4)
+    self.folder = self.folder.parent / 'second'
+    with self.assertLogs(level='WARNING') as caught:
+      self.fit(found.model, X, Y, users=4)
+    (line,) = (x for x in caught.output if 'adds up' in x)
+    self.assertIn(repr(str(found.output_dir)), line)
+
   def test_has_bounds_and_gives_way(self):
     self.assertEqual(self.rate(X[:8], Y[:8]), 0.1)
     self.assertEqual(self.rate(X, Y, epsilon=20.0), 1.0)
     self.assertEqual(self.rate(X, Y, learning_rate=0.7), 0.7)
+
+  @parameterized.parameters((False, 3 * 16 + 17), (True, 3 * 16 + 32 + 17))
+  def test_counts_the_rows_of_an_example(self, normalizes, used):
+    def build():
+      layers = [_LAYERS.LayerNormalization()] if normalizes else []
+      return tf.keras.Sequential(
+        [
+          tf.keras.Input((3,), dtype=tf.int32),
+          _LAYERS.Embedding(1000, 16),
+          *layers,
+          _LAYERS.GlobalAveragePooling1D(),
+          _LAYERS.Dense(1),
+        ]
+      )
+
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(1000, size=[900, 3]), rng.integers(2, size=900)
+    test = rng.integers(1000, size=[9, 3]), np.arange(9) % 2
+    made = fit._own(build(), x, y, test, None, 'none')
+    rate = fit._settings(made, 4, {'epsilon': 1.0}).learning_rate
+    noise = privacy.calibrate(1.0, 1e-5, 1.0, rounds=50).noise_multipliers(1.0)
+    wanted = 0.3 / (noise[0] * 2 / len(x) * used**0.5)
+    self.assertBetween(wanted, 0.31, 0.99)
+    wanted = 0.3 if normalizes else wanted
+    self.assertAlmostEqual(rate, wanted, delta=0.006)
+
+  def test_none_is_a_setting_that_is_not_given(self):
+    given: dict[str, Any] = dict.fromkeys(
+      ('learning_rate', 'local_steps', 'epsilon')
+    )
+    with mock.patch.object(fit.training, 'train', side_effect=KeyError) as run:
+      for settings in ({}, given):
+        with self.assertRaises(KeyError):
+          fit.fit(model(), X, Y, test=TEST, users=4, **settings)
+    without, with_none = (call.args[0] for call in run.call_args_list)
+    self.assertEqual(with_none, without)
     self.assertEqual(self.rate(X, Y, mechanism='central'), 0.2)
     own = self.rate(X, Y, mechanism='gradient', example_l2_norm_clip=0.5)
     self.assertEqual(own, self.rate(-X, Y[::-1], mechanism='gradient'))

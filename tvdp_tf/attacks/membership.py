@@ -395,7 +395,8 @@ def guesses_p_value(
   probabilities = -np.diff(tail, append=0.0)
   size = trials * guesses + 1
   total = np.fft.irfft(np.fft.rfft(probabilities, 2 * size) ** trials)
-  return float(np.clip(total[right:size].sum(), 0.0, 1.0))
+  rounded = 1e-13 * trials  # More than what the transforms round.
+  return float(np.clip(total[right:size].sum() + rounded, 0.0, 1.0))
 
 
 def guesses_lower_bound(

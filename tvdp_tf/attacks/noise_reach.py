@@ -111,4 +111,7 @@ def reach(
   """
   largest = largest_normal(standard_normal)
   beyond = special.ndtr(1 / np.asarray(noise_multipliers) - largest)
-  return Reach(largest, float(np.sum(beyond)), delta)
+  # Of independent releases, the probability that one is beyond.
+  with np.errstate(divide='ignore'):
+    spent = float(-np.expm1(np.sum(np.log1p(-beyond))))
+  return Reach(largest, spent, delta)

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import io
 import logging as standard_logging
 import os
 import re
@@ -302,6 +303,9 @@ def _open_closed_streams() -> None:
   for name, descriptor in (('stdout', 1), ('stderr', 2)):
     if getattr(sys, name) is None:
       setattr(sys, name, os.fdopen(descriptor, 'w', encoding='utf-8'))
+  # A name that the terminal cannot show must not fail a run that is finished.
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='backslashreplace')
 
 
 def run(main: Callable[[], None]) -> NoReturn:

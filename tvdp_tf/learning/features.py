@@ -421,7 +421,11 @@ def check_name(name: str) -> str:
   Raises:
     ValueError: If there are no such features.
   """
-  return _validate.one_of('features', name, (NONE, *FEATURES))
+  if isinstance(name, str) and name in FEATURES:
+    return name
+  ours = [known for known, found in FEATURES.items() if not found.author]
+  more = '; or, in Python, a function of one example or a Keras model'
+  return _validate.one_of('features', name, (NONE, *ours), more)
 
 
 def check(features: Features, examples: np.ndarray) -> None:

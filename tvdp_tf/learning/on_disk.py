@@ -69,7 +69,7 @@ class Examples:
 def _opened(path: pathlib.Path) -> np.ndarray:
   """Maps a file's array into memory."""
   try:
-    return np.load(path, mmap_mode='r', allow_pickle=False)
+    found = np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise errors.DatasetUnavailableError(
       f'{path} cannot be read: {error.strerror or error}'
@@ -78,6 +78,12 @@ def _opened(path: pathlib.Path) -> np.ndarray:
     raise errors.DatasetUnavailableError(
       f'{path} must be an array of np.save: {" ".join(str(error).split())}'
     ) from error
+  if isinstance(found, np.ndarray):
+    return found
+  found.close()
+  raise errors.DatasetUnavailableError(
+    f'{path} must be an array of np.save, got an archive of np.savez'
+  )
 
 
 def _integers(path: pathlib.Path, least: int) -> np.ndarray:

@@ -4,6 +4,7 @@ The caller's model is not changed. Training uses a copy without the last softmax
 or sigmoid: the loss computes it, in a numerically stable form.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,6 +29,14 @@ _AT_ONCE = 1024  # Number of examples to try a model with.
 _SCORES = {'cross_entropy': False, 'logistic': True, 'hinge': True}
 
 
+# Of each example alone: others are refused.
+_NORMALIZING = (
+  tf.keras.layers.LayerNormalization,
+  tf.keras.layers.GroupNormalization,
+  tf.keras.layers.UnitNormalization,
+)
+
+
 class OwnModel:
   """A model from which similar models can be built.
 
@@ -36,6 +45,10 @@ class OwnModel:
     input_dtype: NumPy dtype of the examples.
     num_classes: Number of classes that the model outputs scores for.
     num_parameters: Number of weights.
+    used_parameters: Most weights that the scores of one example depend on: of
+      an embedding, a row for each of its numbers.
+    normalizes: Whether a layer normalizes its inputs, so that the scale of the
+      weights before it does not matter.
     spec: The spec for training.
   """
 
@@ -79,11 +92,17 @@ class OwnModel:
       )
     self._initial = original.get_weights()
     self.num_parameters = sum(weight.size for weight in self._initial)
-    self._looks_up = any(
-      isinstance(layer, tf.keras.layers.Embedding)
-      for layer in keras_version.all_layers(original)
-    )
     self.input_shape = tuple(known.input_shape[1:])
+    layers = keras_version.all_layers(original)
+    tables = [x for x in layers if isinstance(x, tf.keras.layers.Embedding)]
+    self._looks_up = bool(tables)
+    self.used_parameters = self.num_parameters
+    if None not in self.input_shape:
+      rows = math.prod(self.input_shape)
+      self.used_parameters -= sum(
+        max(0, table.input_dim - rows) * table.output_dim for table in tables
+      )
+    self.normalizes = any(isinstance(layer, _NORMALIZING) for layer in layers)
     self.input_dtype = np.dtype(
       tf.as_dtype(known.inputs[0].dtype).as_numpy_dtype
     )

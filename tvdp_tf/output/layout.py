@@ -50,6 +50,11 @@ def epsilon(value: float | None) -> str:
   return '-' if value is None else statement_lib.format_epsilon(value)
 
 
+def noise(level: float) -> str:
+  """Formats a noise level, rounded up, so that the noise shown is enough."""
+  return statement_lib.format_epsilon(level)
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   """Formats a table; every row has as many cells as the header."""
   lines = [header, ['---'] * len(header), *rows]

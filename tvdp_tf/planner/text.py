@@ -125,7 +125,7 @@ def _noise_rows(report: planning_report.PlanReport) -> list[tuple[str, ...]]:
     cells: tuple[str, ...] = ('-',) * 4
     if noise.noise_stddevs is not None and noise.noise_multipliers is not None:
       ends = (*noise.noise_stddevs, *noise.noise_multipliers)
-      cells = tuple(f'{end:.6g}' for end in ends)
+      cells = tuple(map(layout.noise, ends))
     chosen = noise.calibration == report.settings.calibration
     rows.append(
       (
@@ -151,7 +151,8 @@ def _noise(report: planning_report.PlanReport) -> list[str]:
     ),
     *layout.wrap(
       'in each parameter of the next model, sigma of round 1 ='
-      f' {stddevs[0]:.6g}, of round {len(stddevs)} = {stddevs[-1]:.6g}'
+      f' {layout.noise(stddevs[0])}, of round {len(stddevs)} ='
+      f' {layout.noise(stddevs[-1])}'
     ),
   ]
   schedule = mechanism.schedule
@@ -229,7 +230,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
     *layout.table(_plan_rows(report)),
     *layout.wrap(
       f'best: {report.plan_in_words(optimal)}, sigma of'
-      f' round 1 = {optimal.sigma:.6g} in the next model, bound'
+      f' round 1 = {layout.noise(optimal.sigma)} in the next model, bound'
       f' {optimal.bound:#.4g}, by search'
       + (
         f' in blocks of {settings.block_rounds} rounds'
@@ -239,7 +240,7 @@ def _plan(report: planning_report.PlanReport) -> list[str]:
     ),
     *layout.wrap(
       f'asked: {report.asked_plan}, sigma of'
-      f' round 1 = {asked.sigma:.6g}, bound {asked.bound:#.4g}'
+      f' round 1 = {layout.noise(asked.sigma)}, bound {asked.bound:#.4g}'
     ),
   ]
   for warning in report.warnings:
@@ -385,9 +386,11 @@ def _proposal(report: planning_report.PlanReport) -> list[str]:
   """The section on the proposed plan, for a report with a pilot."""
   settings, optimal = report.settings, report.optimal
   assert settings.initial_gap is not None
-  sigmas = f'sigma of round 1 = {optimal.sigma:.6g}'
+  sigmas = f'sigma of round 1 = {layout.noise(optimal.sigma)}'
   if optimal.rounds > 1:
-    sigmas += f', of round {optimal.rounds} = {optimal.last_sigma:.6g}'
+    sigmas += (
+      f', of round {optimal.rounds} = {layout.noise(optimal.last_sigma)}'
+    )
   rows: list[tuple[str, ...]] = [
     ('', '', 'best there', *('',) * 3, 'proposed', ''),
     ('A', 'Theta', 'theta', 'M', 'sigma', 'bound', 'bound', ''),

@@ -279,7 +279,8 @@ def check_text(text: str) -> CheckedClaim:
   formula, _, rest = text.partition(':')
   arguments: dict[str, Any] = {}
   try:
-    _validate.one_of('FORMULA', formula, FORMULAS)
+    if formula not in FORMULAS:
+      raise ValueError(f'FORMULA is not one of {", ".join(FORMULAS)}')
     for part in filter(None, rest.split(',')):
       name, _, value = part.partition('=')
       if name in arguments:

@@ -60,6 +60,7 @@ accumulates; the noise is used as given, whatever it was calibrated to.
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -532,18 +533,22 @@ def sound_bound(
       f' and 1, got {pl_constant!r} and hence {step!r}'
     )
   log_a = local_steps * math.log1p(-step)
-  factor = math.exp(log_a)
-  growth = math.expm1(local_steps * math.log1p(eta * smoothness)) / smoothness
-  spread = sum((gamma * growth) ** 2 for gamma in gammas) / users
+  # The bound grows with A, so that this is above it where A underflows.
+  factor = max(math.exp(log_a), sys.float_info.min)
+  try:
+    growth = math.expm1(local_steps * math.log1p(eta * smoothness)) / smoothness
+    spread = sum((gamma * growth) ** 2 for gamma in gammas) / users
+    divergence = divergence_gap(
+      local_steps, sum(gammas) / users, eta, smoothness
+    )
+  except OverflowError:
+    return math.inf
   selection = (
     smoothness
     / 2
     * (users - users_per_round)
     / (users_per_round * (users - 1))
     * spread
-  )
-  gap = lipschitz * divergence_gap(
-    local_steps, sum(gammas) / users, eta, smoothness
   )
   rounds_left = math.expm1(rounds * log_a) / math.expm1(log_a)
   noise = _log_space.exp_or_inf(
@@ -552,6 +557,6 @@ def sound_bound(
   )
   return (
     math.exp(rounds * log_a) * initial_gap
-    + (gap + selection) * rounds_left
+    + (lipschitz * divergence + selection) * rounds_left
     + smoothness * dimension / (2 * users_per_round) * noise
   )

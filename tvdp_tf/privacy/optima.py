@@ -322,15 +322,19 @@ def optimal_plan(
     return left * initial_gap + cost * noise
 
   rounds = _best_integer(real, bound)
+  log_sum = _log_space.log_precision_sum(theta, rounds)
+  log_budget = math.log(budget)
   initial_stddev = _log_space.representable(
-    'the noise standard deviation of round 1',
-    0.5 * (_log_space.log_precision_sum(theta, rounds) - math.log(budget)),
+    'the noise standard deviation of round 1', 0.5 * (log_sum - log_budget)
   )
   return OptimalPlan(
     theta=theta,
     real=real,
     rounds=rounds,
-    initial_stddev=initial_stddev,
+    # So that its rounds never cost more than the budget.
+    initial_stddev=_log_space.round_up(
+      initial_stddev, 32 + 2 * int(abs(log_sum) + abs(log_budget))
+    ),
     minimum=initial_gap * (cost / (initial_gap + cost)),
     bound=bound(rounds),
   )

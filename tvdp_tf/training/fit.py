@@ -7,11 +7,13 @@ import html
 import numbers
 import pathlib
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tvdp_tf import _validate, errors, mechanisms
 from tvdp_tf.learning import datasets, features, own_data, own_model
@@ -165,6 +167,8 @@ def fit(
       raise ValueError(
         'fit must be called outside of the scope of a tf.distribute.Strategy'
       )
+    # As a wrapper passes on what it was not given.
+    settings = {k: v for k, v in settings.items() if v is not None}
     is_column = hasattr(users, '__len__') and not isinstance(users, str)
     count, user_ids = (None, users) if is_column else (users, None)
     asked = settings.get('features', features.NONE)
@@ -172,6 +176,12 @@ def fit(
     run_settings = _settings(own, count, settings)
   except ValueError as error:
     raise errors.UsageError(str(error)) from error
+  if isinstance(model, tf.keras.Model) and model in _trained:
+    logging.warning(
+      'model was trained by the run in %r: on the same data, what the two runs'
+      ' disclose adds up, and the statement of each counts only its own',
+      str(_trained[model]),
+    )
   # Absolute, because the process may change its working directory.
   output_dir = pathlib.Path.cwd() / (output_dir or run_folder.new_name('fit-'))
   if progress and sys.stderr:  # No bar before the first round.
@@ -179,10 +189,13 @@ def fit(
   result = training.train(
     run_settings, output_dir, progress, resume, own=own.data
   )
-  return PrivateRun(
-    **result.__dict__, model=own.model.with_weights(result.weights)
-  )
+  trained = own.model.with_weights(result.weights)
+  _trained[trained] = result.output_dir
+  return PrivateRun(**result.__dict__, model=trained)
 
+
+# The models that `fit` returned, and the folders of their runs.
+_trained: MutableMapping[Any, pathlib.Path] = weakref.WeakKeyDictionary()
 
 _Settings = settings_lib.TrainingSettings
 
@@ -261,20 +274,24 @@ def _settings(
   )
 
 
-# Length of the noise in a step, in clips, chosen on the digits, wine, breast
-# cancer, Fashion-MNIST and Adult, with models of 275 to 50,890 weights, at
-# epsilon from 1 to 8.
+# Length of the noise in a step, in clips. It and the limits were chosen by
+# `tools.learning_rates`: results/learning_rates.
 _NOISE_OF_A_STEP = 0.3
 _LOWEST_RATE, _HIGHEST_RATE = 0.1, 1.0
+# Of models with normalization layers, after which longer steps diverge.
+_HIGHEST_RATE_NORMALIZED = 0.3
 _FALLBACK_RATE = 0.2
 
 
 def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
   """Chooses the learning rate from public facts.
 
-  With sigma the noise in each of d parameters of a round's mean gradient,
+  With sigma the noise in each parameter of a round's mean gradient, and d the
+  number of parameters that matter to an example (`OwnModel.used_parameters`),
 
-    eta = 0.3 C_g / (sigma sqrt(d)), from 0.1 to 1.
+    eta = 0.3 C_g / (sigma sqrt(d)), from 0.1 to 1,
+
+  or to 0.3 if the model has normalization layers.
 
   Args:
     own: Model and data, of which only the numbers of examples are used.
@@ -305,7 +322,8 @@ def _learning_rate(own: _Own, settings: settings_lib.TrainingSettings) -> float:
   first = plan.mean_noise_stddev(plan.round(1, cohort, schedule.stddev(1)))
   # Of rounds that are alike.
   even = (settings.rounds / schedule.precision()) ** 0.5
-  noise = first / schedule.stddev(1) * even * own.model.num_parameters**0.5
+  noise = first / schedule.stddev(1) * even * own.model.used_parameters**0.5
   rate = _NOISE_OF_A_STEP * settings.example_l2_norm_clip / noise
   # More than two digits would be meaningless.
-  return float(f'{min(max(rate, _LOWEST_RATE), _HIGHEST_RATE):.2g}')
+  highest = _HIGHEST_RATE_NORMALIZED if own.model.normalizes else _HIGHEST_RATE
+  return float(f'{min(max(rate, _LOWEST_RATE), highest):.2g}')

@@ -230,8 +230,8 @@ class TrainingSettings:
         plain = os.fspath(given)
       if name not in _OF_ANY_TYPE and not isinstance(plain, _PLAIN):
         raise ValueError(
-          f'{name} must be a number or a string, got {_validate.quoted(given)}'
-          f' of the type {type(given).__name__}'
+          f'{name} must be a plain value of Python or NumPy, got'
+          f' {_validate.quoted(given)} of the type {type(given).__name__}'
         )
       object.__setattr__(self, name, plain)
 

@@ -323,12 +323,12 @@ def describe(found: audit_lib.ModelAudit) -> str:
       'discrete: its distance from Gaussian noise is accounted for'
       if found.reach is None
       else f'reaches {found.reach.largest:.4g} standard deviations; '
-      f'{found.reach.delta:.2g} of delta is spent beyond them',
+      f'{low(found.reach.delta)} of delta is spent beyond them',
     ),
     '',
     *row(
       'confidence',
-      f'{percent} in the bounds above, all at once; it took '
+      f'{percent} in all that the verdict rests on, at once; it took '
       f'{found.seconds:.0f} s on {machine.in_words(machine.describe())}',
     ),
     '',
