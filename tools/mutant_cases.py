@@ -459,6 +459,12 @@ _CASES: list[mutants_of_learning.Case] = [
     ("kind in 'iuf'", 'True'),
   ),
   (
+    'tvdp_tf/privacy/spending.py',
+    ('tests/privacy/spending_test.py',),
+    ('least = self._squared_mu.max() * (1 - _NEAR)', 'least = math.inf'),
+    ('max(map(self.epsilon, of_sums', 'min(map(self.epsilon, of_sums'),
+  ),
+  (
     'tvdp_tf/privacy/optima.py',
     ('tests/privacy/optima_test.py',),
     ('32 + 2 * int(abs(log_sum) + abs(log_budget))', '0'),

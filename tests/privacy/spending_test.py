@@ -138,6 +138,19 @@ class ClientsTest(parameterized.TestCase):
     self.assertEqual(spent.worst_epsilon(), spent.epsilon(0))
     self.assertEqual(spent.by_spending()[-1], 0)
 
+  def test_the_worst_client_is_found_though_sums_are_rounded(self):
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+      spent = spending.GaussianSpending(6, 50.0, 1e-5)
+      multipliers = rng.uniform(0.5, 8, 12)
+      of_clients = [
+        np.nextafter(rng.permutation(multipliers), 9 * (client % 2))
+        for client in range(6)
+      ]
+      for of_round in zip(*of_clients, strict=True):
+        spent.record(range(6), of_round)
+      self.assertEqual(spent.worst_epsilon(), spent.epsilons().max())
+
   def test_spent_of_a_budget_is_rounded_up_and_leaves_no_crumbs(self):
     spent = self.spent()
     spent.record([0, 1, 2], [1.0, 2.0, 1.0 + 1e-11])

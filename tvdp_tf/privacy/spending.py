@@ -318,7 +318,13 @@ class GaussianSpending(_ClientSpending):
     return self._squared_mu.copy()
 
   def worst_epsilon(self):
-    return self.epsilon(self.by_spending()[-1])
+    # Rounding may have changed the order of sums that are this close. Clients
+    # with the same bits in both sums are taken to have the same releases.
+    least = self._squared_mu.max() * (1 - _NEAR)
+    close = np.flatnonzero(self._squared_mu >= least)
+    sums = (self._squared_mu[close].tolist(), self._spent[close].tolist())
+    of_sums = dict(zip(zip(*sums, strict=True), close.tolist(), strict=True))
+    return max(map(self.epsilon, of_sums.values()))
 
   def by_spending(self):
     return np.argsort(self._squared_mu, kind='stable').tolist()
