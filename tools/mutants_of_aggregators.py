@@ -46,6 +46,7 @@ CASES: list[Case] = [
       'return tf.where(fits, initial_variance * power, in_steps)',
       'return in_steps',
     ),
+    ('if not least >= _LEAST_STDDEV:', 'if False:'),
     ('variance >= sys.float_info.min', 'variance >= 0.0'),
     (
       'tf.logical_and(variance >= sys.float_info.min, variance < math.inf)',

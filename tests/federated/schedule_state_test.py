@@ -44,6 +44,15 @@ class ScheduleStateTest(parameterized.TestCase):
       variances(schedule), schedule.stddevs() ** 2, rtol=1e-11
     )
 
+  @parameterized.parameters(
+    privacy.ListedSchedule((1.0, 1e-40, 1.0)),
+    privacy.GeometricSchedule(1e-30, 6, 1e40),
+  )
+  def test_noise_that_float32_rounds_to_zero_is_refused(self, schedule):
+    with self.assertRaisesRegex(ValueError, 'at least 1e-30, got'):
+      schedule_state.check(schedule)
+    schedule_state.check(privacy.ListedSchedule((1.0, 1e-29)))
+
   def test_the_usual_rounds_have_the_product_itself(self):
     # Seeded runs of earlier versions resume with the same bits.
     state = collections.OrderedDict(

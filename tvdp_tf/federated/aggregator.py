@@ -80,7 +80,7 @@ class _Settings:
     distribution: str,
     l2_norm_clip: float | None,
   ):
-    schedule_state.check_type(schedule)
+    schedule_state.check(schedule)
     if inner is not None and not isinstance(inner, inner_kind):
       raise TypeError(
         f'inner must be a {inner_kind.__name__}, got {type(inner).__name__}'
@@ -283,7 +283,8 @@ class TimeVaryingGaussianFactory(tff.aggregators.WeightedAggregationFactory):
 
     Raises:
       TypeError: If an argument has the wrong type.
-      ValueError: If there is no such distribution, or the clip is out of range.
+      ValueError: If there is no such distribution, the clip is out of range, or
+        float32 could round noise to zero.
     """
     self._settings = _Settings(
       schedule,

@@ -79,7 +79,7 @@ class DistributedGaussianFactory(tff.aggregators.WeightedAggregationFactory):
       TypeError: If the schedule is not a `NoiseSchedule`.
       ValueError: If a number is out of its range.
     """
-    schedule_state.check_type(schedule)
+    schedule_state.check(schedule)
     self._schedule = schedule
     self._sensitivity = _validate.positive('sensitivity', sensitivity)
     self._honest = _validate.integer('honest_clients', honest_clients)

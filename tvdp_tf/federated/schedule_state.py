@@ -33,11 +33,26 @@ State = Mapping[str, Any]
 ProcessState = Any
 
 
-def check_type(schedule: privacy.NoiseSchedule) -> None:
-  """Raises `TypeError` unless it is a `NoiseSchedule`."""
+# Products with a standard deviation above it are normal numbers in float32.
+_LEAST_STDDEV = 1e-30
+
+
+def check(schedule: privacy.NoiseSchedule) -> None:
+  """Checks the schedule of an aggregator.
+
+  Raises:
+    TypeError: If it is no `NoiseSchedule`.
+    ValueError: If float32 could round the noise of a round to zero.
+  """
   if not isinstance(schedule, privacy.NoiseSchedule):
     raise TypeError(
       f'schedule must be a NoiseSchedule, got {type(schedule).__name__}'
+    )
+  least = float(np.min(schedule.stddevs()))
+  if not least >= _LEAST_STDDEV:
+    raise ValueError(
+      f'schedule must have standard deviations of at least {_LEAST_STDDEV}, got'
+      f' {least}: float32 would round such noise to zero'
     )
 
 

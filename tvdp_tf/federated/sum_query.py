@@ -61,7 +61,7 @@ class GeometricGaussianSumQuery(tfp.SumAggregationDPQuery):
       ValueError: If a number is out of its range.
       TypeError: If the schedule is not a `NoiseSchedule`.
     """
-    schedule_state.check_type(schedule)
+    schedule_state.check(schedule)
     self._l2_norm_clip = sensitivity.check_clip('l2_norm_clip', l2_norm_clip)
     self._schedule = schedule
     self._seed = (
