@@ -11,6 +11,7 @@ from absl.testing import absltest, parameterized
 
 import tvdp_tf
 from tvdp_tf.learning import datasets, models
+from tvdp_tf.output import files
 
 _README = pathlib.Path(__file__).parents[1] / 'README.md'
 
@@ -36,6 +37,13 @@ class ReadmeTest(parameterized.TestCase):
     with contextlib.redirect_stdout(printed):
       exec(snippet, names)
     self.assertRegex(printed.getvalue(), rf'^HOLDS {accuracy}')
+
+  def test_number_of_faults_is_that_of_the_results(self):
+    (said,) = re.findall(
+      r'\[(\d+) faults\]\(results/faults\)', _README.read_text()
+    )
+    rows = files.read_csv(_README.with_name('results') / 'faults/faults.csv')
+    self.assertEqual(len(rows), int(said))
 
   def test_train_then_plan_and_account(self):
     snippets = re.findall(

@@ -33,7 +33,8 @@ State = Mapping[str, Any]
 ProcessState = Any
 
 
-# Products with a standard deviation above it are normal numbers in float32.
+# Noise of this standard deviation does not underflow in float32, not even a
+# draw of 1e-7 standard deviations.
 _LEAST_STDDEV = 1e-30
 
 

@@ -168,7 +168,9 @@ def fit(
         'fit must be called outside of the scope of a tf.distribute.Strategy'
       )
     # As a wrapper passes on what it was not given.
-    settings = {k: v for k, v in settings.items() if v is not None}
+    settings = {
+      name: value for name, value in settings.items() if value is not None
+    }
     is_column = hasattr(users, '__len__') and not isinstance(users, str)
     count, user_ids = (None, users) if is_column else (users, None)
     asked = settings.get('features', features.NONE)
