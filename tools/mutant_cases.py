@@ -302,7 +302,7 @@ _CASES: list[mutants_of_learning.Case] = [
       'tests/training/damaged_run_test.py',
       'tests/training/shared_ledger_test.py',
     ),
-    ('elif federation.deals_out(plan.settings):', 'elif False:'),
+    ('elif plan.settings.deals_out_own_data:', 'elif False:'),
     ('if _EXAMPLES in resolved and not', 'if False and not'),
   ),
   (
@@ -457,6 +457,11 @@ _CASES: list[mutants_of_learning.Case] = [
     ('tests/privacy/ledger_test.py', 'tests/privacy/accounting_test.py'),
     ('  if isinstance(values, TEXT):', '  if False:'),
     ("kind in 'iuf'", 'True'),
+  ),
+  (
+    'tvdp_tf/mechanisms/statements.py',
+    ('tests/training/damaged_run_test.py',),
+    ("unit == 'user' and plan.settings.deals_out_own_data", 'unit is None'),
   ),
   (
     'tvdp_tf/privacy/spending.py',

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+from typing import Any
 from unittest import mock
 
 import tensorflow as tf
@@ -266,6 +267,20 @@ class DealtOutTest(resume_cases.FolderTestCase):
     with mock.patch.object(start, '_resolved', without):
       self.start()
     self.assertTrue(self.resume().statement.holds)
+
+  def test_the_statement_says_that_their_number_is_public(self):
+    self.write(40)
+    cases: list[tuple[dict[str, Any], bool]] = [
+      ({}, True),
+      ({'dataset': 'digits'}, False),  # Everybody knows it.
+      ({'mechanism': 'gradient', 'adjacency': ''}, False),
+    ]
+    for changes, expected in cases:
+      settings = dataclasses.replace(self.settings, **changes)
+      plan = mechanisms.build(settings, federation.assemble(settings))
+      said = 'the number of examples is public: it decides'
+      found = any(said in words for words in plan.statement().assumptions)
+      self.assertEqual(found, expected)
 
   def test_their_number_is_on_record_only_if_it_decides(self):
     self.write(40)

@@ -430,7 +430,7 @@ LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'adult': _load_adult,
   **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
-_BUILT_IN = dict(LOADERS)
+BUILT_IN = dict(LOADERS)
 _FILES = 'files:'
 _TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
 
@@ -560,7 +560,7 @@ def load(
   if match:
     return _load_images(match[1], data_dir)
   loader = LOADERS[name]
-  if loader is _BUILT_IN.get(name):
+  if loader is BUILT_IN.get(name):
     return loader(data_dir)
   try:
     found = loader(data_dir)
@@ -590,7 +590,7 @@ def facts(name: str, data_dir: str | None = None) -> Facts:
     DatasetUnavailableError: If it has to be loaded and cannot be.
   """
   known = (_FACTS | _GENERATED).get(check_name(name))
-  if known is not None and LOADERS[name] is _BUILT_IN[name]:
+  if known is not None and LOADERS[name] is BUILT_IN[name]:
     return known
   dataset = load(name, data_dir)
   return Facts(

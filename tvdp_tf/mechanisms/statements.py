@@ -174,6 +174,11 @@ def assumptions(plan: Any) -> list[str]:
       ' simulation assigns them by their labels, and what that discloses is'
       ' not covered'
     )
+  if plan.header.unit == 'user' and plan.settings.deals_out_own_data:
+    found.append(
+      'the number of examples is public: it decides how the run deals them out'
+      ' to the users, whose own numbers follow from it'
+    )
   if plan.header.unit == 'example':
     found.append(
       'an example is not a person: a person with several examples, at one or'

@@ -150,11 +150,6 @@ def local_steps(
   }
 
 
-def deals_out(settings: settings_lib.TrainingSettings) -> bool:
-  """Whether the run decides which examples are whose."""
-  return settings.split not in (OWN, 'natural')
-
-
 def data_on_record(
   settings: settings_lib.TrainingSettings,
   partition_seed: int,
@@ -175,7 +170,7 @@ def data_on_record(
       number that is dealt out.
   """
   digest = hashlib.sha256(repr(list(public_sizes)).encode())
-  if deals_out(settings):
+  if settings.deals_out:
     made_up = np.arange(max(1000, settings.users)) % 10
     for part in population.deal(settings, made_up, partition_seed):
       digest.update(np.asarray(part, '<i8').tobytes() + b';')

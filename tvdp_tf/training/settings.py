@@ -214,6 +214,16 @@ class TrainingSettings:
     return f' with mechanism {self.mechanism}'
 
   @property
+  def deals_out(self) -> bool:
+    """Whether the run decides which examples are whose."""
+    return self.split not in (OWN, 'natural')
+
+  @property
+  def deals_out_own_data(self) -> bool:
+    """Whether it does so with data whose size this library does not know."""
+    return self.deals_out and self.dataset not in datasets.BUILT_IN
+
+  @property
   def noise_shape(self) -> privacy.NoiseShape:
     """How the noise changes over the rounds."""
     if self.schedule:
