@@ -467,7 +467,7 @@ _CASES: list[mutants_of_learning.Case] = [
     'tvdp_tf/privacy/spending.py',
     ('tests/privacy/spending_test.py',),
     ('least = self._squared_mu.max() * (1 - _NEAR)', 'least = math.inf'),
-    ('max(map(self.epsilon, of_sums', 'min(map(self.epsilon, of_sums'),
+    ('max(of_sums.values(), key=self.epsilon)', 'max(of_sums.values())'),
   ),
   (
     'tvdp_tf/privacy/optima.py',

@@ -150,6 +150,9 @@ class ClientsTest(parameterized.TestCase):
       for of_round in zip(*of_clients, strict=True):
         spent.record(range(6), of_round)
       self.assertEqual(spent.worst_epsilon(), spent.epsilons().max())
+      *others, worst = spent.by_spending()
+      self.assertEqual(spent.epsilon(worst), spent.worst_epsilon())
+      self.assertCountEqual([*others, worst], range(6))
 
   def test_spent_of_a_budget_is_rounded_up_and_leaves_no_crumbs(self):
     spent = self.spent()

@@ -317,17 +317,24 @@ class GaussianSpending(_ClientSpending):
   def squared_mu(self) -> np.ndarray:
     return self._squared_mu.copy()
 
-  def worst_epsilon(self):
+  def _worst(self) -> int:
+    """The client that has spent the most."""
     # Rounding may have changed the order of sums that are this close. Clients
     # with the same bits in both sums are taken to have the same releases.
     least = self._squared_mu.max() * (1 - _NEAR)
     close = np.flatnonzero(self._squared_mu >= least)
     sums = (self._squared_mu[close].tolist(), self._spent[close].tolist())
     of_sums = dict(zip(zip(*sums, strict=True), close.tolist(), strict=True))
-    return max(map(self.epsilon, of_sums.values()))
+    return max(of_sums.values(), key=self.epsilon)
+
+  def worst_epsilon(self):
+    return self.epsilon(self._worst())
 
   def by_spending(self):
-    return np.argsort(self._squared_mu, kind='stable').tolist()
+    worst = self._worst()
+    order = np.argsort(self._squared_mu, kind='stable').tolist()
+    order.remove(worst)
+    return [*order, worst]
 
   def _epsilon(self, releases):
     if 0.0 in releases:
