@@ -466,7 +466,7 @@ _CASES: list[mutants_of_learning.Case] = [
   (
     'tvdp_tf/privacy/spending.py',
     ('tests/privacy/spending_test.py',),
-    ('least = self._squared_mu.max() * (1 - _NEAR)', 'least = math.inf'),
+    ('least = self._squared_mu.max() / ROUNDED_UP**2', 'least = math.inf'),
     ('max(of_sums.values(), key=self.epsilon)', 'max(of_sums.values())'),
   ),
   (

@@ -408,6 +408,9 @@ class LearningRateTest(FitTestCase):
     self.assertEqual(self.rate(X[:8], Y[:8]), 0.1)
     self.assertEqual(self.rate(X, Y, epsilon=20.0), 1.0)
     self.assertEqual(self.rate(X, Y, learning_rate=0.7), 0.7)
+    self.assertEqual(self.rate(X, Y, mechanism='central'), 0.2)
+    own = self.rate(X, Y, mechanism='gradient', example_l2_norm_clip=0.5)
+    self.assertEqual(own, self.rate(-X, Y[::-1], mechanism='gradient'))
 
   @parameterized.parameters((False, 3 * 16 + 17), (True, 3 * 16 + 32 + 17))
   def test_counts_the_rows_of_an_example(self, normalizes, used):
@@ -444,9 +447,6 @@ class LearningRateTest(FitTestCase):
           fit.fit(model(), X, Y, test=TEST, users=4, **settings)
     without, with_none = (call.args[0] for call in run.call_args_list)
     self.assertEqual(with_none, without)
-    self.assertEqual(self.rate(X, Y, mechanism='central'), 0.2)
-    own = self.rate(X, Y, mechanism='gradient', example_l2_norm_clip=0.5)
-    self.assertEqual(own, self.rate(-X, Y[::-1], mechanism='gradient'))
 
 
 class SharedLedgerTest(FitTestCase):

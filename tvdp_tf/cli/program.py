@@ -303,9 +303,6 @@ def _open_closed_streams() -> None:
   for name, descriptor in (('stdout', 1), ('stderr', 2)):
     if getattr(sys, name) is None:
       setattr(sys, name, os.fdopen(descriptor, 'w', encoding='utf-8'))
-  # A name that the terminal cannot show must not fail a run that is finished.
-  if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(errors='backslashreplace')
 
 
 def run(main: Callable[[], None]) -> NoReturn:
@@ -316,6 +313,9 @@ def run(main: Callable[[], None]) -> NoReturn:
   is enabled), and programs import it late, after parsing their flags.
   """
   _open_closed_streams()
+  # A name that the terminal cannot show must not fail a run that is finished.
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='backslashreplace')
   _handle(signal.default_int_handler, _interrupt)
   sys.unraisablehook = _again
   _environment.set_defaults()  # Workers inherit them.

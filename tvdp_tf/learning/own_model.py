@@ -28,8 +28,7 @@ _LOSSES: dict[str, Callable[[], tf.keras.losses.Loss]] = {
 _AT_ONCE = 1024  # Number of examples to try a model with.
 _SCORES = {'cross_entropy': False, 'logistic': True, 'hinge': True}
 
-
-# Of each example alone: others are refused.
+# They normalize within an example; models that normalize a batch are refused.
 _NORMALIZING = (
   tf.keras.layers.LayerNormalization,
   tf.keras.layers.GroupNormalization,

@@ -321,7 +321,7 @@ class GaussianSpending(_ClientSpending):
     """The client that has spent the most."""
     # Rounding may have changed the order of sums that are this close. Clients
     # with the same bits in both sums are taken to have the same releases.
-    least = self._squared_mu.max() * (1 - _NEAR)
+    least = self._squared_mu.max() / ROUNDED_UP**2
     close = np.flatnonzero(self._squared_mu >= least)
     sums = (self._squared_mu[close].tolist(), self._spent[close].tolist())
     of_sums = dict(zip(zip(*sums, strict=True), close.tolist(), strict=True))

@@ -135,6 +135,7 @@ def fit(
       the same user; nothing on the disk could reveal a change.
     progress: Whether to draw a progress bar.
     **settings: Fields of `TrainingSettings`: epsilon, delta, mechanism, ...
+      None stands for the default.
 
   Returns:
     The trained model, the statement and the history.
@@ -276,8 +277,8 @@ def _settings(
   )
 
 
-# Length of the noise in a step, in clips. It and the limits were chosen by
-# `tools.learning_rates`: results/learning_rates.
+# Length of the noise in a step, in clips. `tools.learning_rates` compares it
+# and the limits with other rates: results/learning_rates.
 _NOISE_OF_A_STEP = 0.3
 _LOWEST_RATE, _HIGHEST_RATE = 0.1, 1.0
 # Of models with normalization layers, after which longer steps diverge.
