@@ -297,12 +297,18 @@ _CASES: list[mutants_of_learning.Case] = [
     ('datasets.place(settings.dataset, settings.data_dir)', 'settings.dataset'),
   ),
   (
+    'tvdp_tf/learning/datasets.py',
+    ('tests/learning/datasets_test.py',),
+    ("{'digits', *_GENERATED}", 'LOADERS'),
+    ('return fixed and LOADERS[name] is _BUILT_IN[name]', 'return fixed'),
+  ),
+  (
     'tvdp_tf/training/start.py',
     (
       'tests/training/damaged_run_test.py',
       'tests/training/shared_ledger_test.py',
     ),
-    ('elif plan.settings.deals_out_own_data:', 'elif False:'),
+    ('elif plan.settings.number_decides:', 'elif False:'),
     ('if _EXAMPLES in resolved and not', 'if False and not'),
   ),
   (
@@ -461,7 +467,7 @@ _CASES: list[mutants_of_learning.Case] = [
   (
     'tvdp_tf/mechanisms/statements.py',
     ('tests/training/damaged_run_test.py',),
-    ("unit == 'user' and plan.settings.deals_out_own_data", 'unit is None'),
+    ("unit == 'user' and plan.settings.number_decides", 'unit is None'),
   ),
   (
     'tvdp_tf/privacy/spending.py',

@@ -89,6 +89,22 @@ class OwnTest(parameterized.TestCase):
     self.assertEqual(datasets.load('mine', 'there').name, 'mine in there')
 
   @parameterized.parameters(
+    ('digits', True),
+    ('generated_mnist', True),
+    ('adult', False),
+    ('mnist', False),
+    ('tfds:mnist', False),
+    ('files:folder', False),
+    (datasets.OWN, False),
+  )
+  def test_what_cannot_change(self, name, expected):
+    self.assertEqual(datasets.is_fixed(name), expected)
+
+  def test_a_replaced_loader_can_bring_anything(self):
+    with mock.patch.dict(datasets.LOADERS, digits=lambda data_dir: None):
+      self.assertFalse(datasets.is_fixed('digits'))
+
+  @parameterized.parameters(
     ({'text': None}, {}, 'text, not image and label'),
     ({'image': (None, 8, 1), 'label': None}, {}, 'not of one size'),
     (

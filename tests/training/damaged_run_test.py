@@ -272,7 +272,8 @@ class DealtOutTest(resume_cases.FolderTestCase):
     self.write(40)
     cases: list[tuple[dict[str, Any], bool]] = [
       ({}, True),
-      ({'dataset': 'digits'}, False),  # Everybody knows it.
+      ({'dataset': 'digits'}, False),  # It cannot change.
+      ({'dataset': 'generated_adult'}, False),
       ({'mechanism': 'gradient', 'adjacency': ''}, False),
     ]
     for changes, expected in cases:

@@ -13,12 +13,11 @@ To add your own data set, write a function of `data_dir` that returns a
   datasets.LOADERS['mine'] = load_mine
   settings = TrainingSettings(dataset='mine')
 
-TFDS takes ten seconds to decode MNIST and one to be imported. Decoded data sets
-are cached in TFDS's folder, in one file each. A cached file is used only if
-nothing has changed: the name of the data set, TFDS's version, the versions of
-the data set that are present, and the names, sizes and times of the decoded
-files. A checksum covers the whole file. Otherwise the data set is read with
-TFDS again, and the cached file is replaced.
+Decoded data sets of TFDS are cached in its folder, in one file each, because
+decoding takes seconds. A cached file is used only if nothing has changed: the
+name of the data set, TFDS's version, the versions of the data set that are
+present, and the names, sizes and times of the decoded files. A checksum covers
+the whole file. Otherwise, TFDS reads the data set again.
 """
 
 import dataclasses
@@ -430,7 +429,7 @@ LOADERS: dict[str, Callable[[str | None], Dataset]] = {
   'adult': _load_adult,
   **{name: functools.partial(_generate, name) for name in _GENERATED},
 }
-BUILT_IN = dict(LOADERS)
+_BUILT_IN = dict(LOADERS)
 _FILES = 'files:'
 _TFDS = re.compile(r'tfds:(\w+(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?)')
 
@@ -449,6 +448,12 @@ def check_name(name: str) -> str:
     f'dataset must be one of {", ".join(LOADERS)}, tfds:NAME or files:FOLDER, '
     f'got {name!r}'
   )
+
+
+def is_fixed(name: str) -> bool:
+  """Whether code alone defines a data set, so that no file can change it."""
+  fixed = name in {'digits', *_GENERATED}
+  return fixed and LOADERS[name] is _BUILT_IN[name]
 
 
 def _folder(name: str) -> str:
@@ -560,7 +565,7 @@ def load(
   if match:
     return _load_images(match[1], data_dir)
   loader = LOADERS[name]
-  if loader is BUILT_IN.get(name):
+  if loader is _BUILT_IN.get(name):
     return loader(data_dir)
   try:
     found = loader(data_dir)
@@ -578,19 +583,11 @@ def load(
 def facts(name: str, data_dir: str | None = None) -> Facts:
   """The public facts about a data set, without TensorFlow where they are known.
 
-  Args:
-    name: As for `load`.
-    data_dir: As for `load`.
-
-  Returns:
-    The facts. For data sets that are not built in, `load` determines them.
-
-  Raises:
-    ValueError: If there is no such data set.
-    DatasetUnavailableError: If it has to be loaded and cannot be.
+  For data sets that are not built in, `load` determines them. Arguments and
+  errors are those of `load`.
   """
   known = (_FACTS | _GENERATED).get(check_name(name))
-  if known is not None and LOADERS[name] is BUILT_IN[name]:
+  if known is not None and LOADERS[name] is _BUILT_IN[name]:
     return known
   dataset = load(name, data_dir)
   return Facts(

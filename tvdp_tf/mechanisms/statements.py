@@ -174,7 +174,7 @@ def assumptions(plan: Any) -> list[str]:
       ' simulation assigns them by their labels, and what that discloses is'
       ' not covered'
     )
-  if plan.header.unit == 'user' and plan.settings.deals_out_own_data:
+  if plan.header.unit == 'user' and plan.settings.number_decides:
     found.append(
       'the number of examples is public: it decides how the run deals them out'
       ' to the users, whose own numbers follow from it'

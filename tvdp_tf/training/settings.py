@@ -219,9 +219,9 @@ class TrainingSettings:
     return self.split not in (OWN, 'natural')
 
   @property
-  def deals_out_own_data(self) -> bool:
-    """Whether it does so with data whose size this library does not know."""
-    return self.deals_out and self.dataset not in datasets.BUILT_IN
+  def number_decides(self) -> bool:
+    """Whether it does so by a number of examples that may have changed."""
+    return self.deals_out and not datasets.is_fixed(self.dataset)
 
   @property
   def noise_shape(self) -> privacy.NoiseShape:

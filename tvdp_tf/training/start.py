@@ -61,7 +61,7 @@ def _resolved(
   if plan.header.unit == 'example':
     # If users are protected, so are their numbers of examples.
     resolved['examples_per_user'] = fed.examples_per_user.tolist()
-  elif plan.settings.deals_out_own_data:
+  elif plan.settings.number_decides:
     # Another number of examples would be dealt out to other users.
     resolved[_EXAMPLES] = len(fed.dataset.train_labels)
   kind, _, path = plan.settings.model.partition(':')
