@@ -223,8 +223,11 @@ def world(
     replace(partitions, 'iid', iid)
     clock = types.SimpleNamespace(monotonic=lambda: 0.0)
     replace(training_run, 'time', clock)
-    futures = types.SimpleNamespace(ThreadPoolExecutor=lambda _: _AtOnce())
-    replace(metrics, 'concurrent', types.SimpleNamespace(futures=futures))
+    futures = types.SimpleNamespace(
+      ThreadPoolExecutor=lambda _: _AtOnce(), Future=concurrent.futures.Future
+    )
+    for module in (metrics, training_run):
+      replace(module, 'concurrent', types.SimpleNamespace(futures=futures))
     yield
 
 
@@ -356,7 +359,7 @@ class Runs:
       self._evaluator = self._evaluator or evaluator(*args)
       return self._evaluator
 
-    async def save(unused_checkpoints, *args):
+    def save(unused_checkpoints, *args):
       seen[_CHECKPOINTS].append(_described(args))
 
     def export_model(unused_path, *args):

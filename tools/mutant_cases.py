@@ -66,6 +66,7 @@ _SECRET_DRAWS = (
   'tests/training/shared_ledger_test.py::OneBudgetTest'
   '::test_times_of_secret_draws_are_kept'
 )
+_AHEAD = ('tests/training/computed_ahead_test.py',)
 _OTHER_FOLDER = (
   'tests/training/shared_ledger_test.py::CompanyTest'
   '::test_another_folder_is_other_data',
@@ -301,6 +302,25 @@ _CASES: list[mutants_of_learning.Case] = [
     ('tests/learning/datasets_test.py',),
     ("{'digits', *_GENERATED}", 'LOADERS'),
     ('return fixed and LOADERS[name] is _BUILT_IN[name]', 'return fixed'),
+  ),
+  (
+    'tvdp_tf/training/run.py',
+    _AHEAD,
+    ('    self._saved.result()\n    return', '    return'),
+    ('        self._saved.result()\n        await', '        await'),
+    ('if self._rounds.stays_here and self._complete:', 'if self._complete:'),
+    ('if self._rounds.stays_here and self._complete:', 'if True:'),
+    ('self._complete = not recorded.dropped', 'self._complete = True'),
+  ),
+  (
+    'tvdp_tf/training/rounds.py',
+    _AHEAD,
+    ('return isinstance(current, runtime.CompiledContext)', 'return True'),
+    (' and begun.releases is releases', ''),
+    (
+      '    except Exception as error:\n      output.set_exception(error)\n',
+      '    finally:\n      pass\n',
+    ),
   ),
   (
     'tvdp_tf/training/start.py',

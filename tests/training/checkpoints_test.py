@@ -49,7 +49,7 @@ class CheckpointsTestCase(parameterized.TestCase):
     return checkpoints.Checkpoints(self.folder, like or state(), digest)
 
   def save(self, completed, saved, **host):
-    asyncio.run(self.checkpoints.save(completed, saved, host))
+    self.checkpoints.save(completed, saved, host)
 
   def load(self, opened=None, parse=parsed):
     opened = opened or self.open()

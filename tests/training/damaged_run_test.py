@@ -203,7 +203,7 @@ class DamagedTest(resume_cases.FolderTestCase):
 
   @parameterized.parameters(
     (ledger.PrivacyLedger, 'record', ledger.LedgerError('x: no space')),
-    (checkpoints.TensorFilesManager, 'save', _ENOSPC),
+    (checkpoints.TensorFilesManager, 'write', _ENOSPC),
     (round_metrics.files, 'write_text', _ENOSPC),
     (tf.summary.experimental, 'write_raw_pb', _TF_ENOSPC),
     (export, 'save_model', _TF_ENOSPC),

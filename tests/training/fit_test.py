@@ -243,10 +243,10 @@ class FitTest(FitTestCase):
     self.folder = self.folder.parent / 'resumed'
     record = recorder.Recorder.record
 
-    def failing(self, state, round_number):
+    def failing(self, state, round_number, *ready):
       if round_number == 3:
         raise KeyboardInterrupt
-      return record(self, state, round_number)
+      return record(self, state, round_number, *ready)
 
     with (
       mock.patch.object(recorder.Recorder, 'record', failing),

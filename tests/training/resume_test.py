@@ -315,10 +315,10 @@ class UnseededTest(resume_cases.FolderTestCase):
   def test_another_run_spends_what_was_left_a_moment_ago(self):
     record = recorder.Recorder.record
 
-    def spent_twice(this, state, number):
+    def spent_twice(this, state, number, *ready):
       if number < 3:
         raise recorder.CohortSpentError(f'round {number}')
-      return record(this, state, number)
+      return record(this, state, number, *ready)
 
     settings = resume_cases.small(
       mechanism='gradient', participation='balanced', users=6

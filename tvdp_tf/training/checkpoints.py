@@ -18,7 +18,7 @@ import io
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -91,7 +91,7 @@ class Checkpoints:
     with files.errors_in_one_line(folder):
       self._manager = TensorFilesManager(folder, _KEPT)
 
-  async def save(
+  def save(
     self, completed: int, state: State, host: Mapping[str, np.ndarray]
   ) -> None:
     """Saves a checkpoint, and removes all but the last two.
@@ -116,7 +116,7 @@ class Checkpoints:
       np.frombuffer(_arrays.encoded(host), np.uint8),
     )
     with files.errors_in_one_line(self._folder):
-      await self._manager.save(values, completed)
+      self._manager.write(tf.nest.flatten(values), completed)
 
   async def load_latest(
     self, parse: Callable[[int, Mapping[str, np.ndarray]], _T]
@@ -273,12 +273,16 @@ class TensorFilesManager(tff.program.ProgramStateManager):
       TypeError: If a part of the state is not a tensor, number or string.
       OSError: If it cannot be written.
     """
+    self.write(
+      await tff.program.materialize_value(tf.nest.flatten(program_state)),
+      version,
+    )
+
+  def write(self, leaves: Sequence[Any], version: int) -> None:
+    """Like `save`, for a state's leaves that are no references."""
     path = self.path(version)
     if path.exists():
       raise tff.program.ProgramStateExistsError(version=version, path=str(path))
-    leaves = tf.nest.flatten(program_state)
-    if any(map(_is_reference, leaves)):  # Takes a quarter of a save's time.
-      leaves = await tff.program.materialize_value(leaves)
     content = _encoded(list(map(np.asarray, leaves)))
     with files.replaced(path) as temporary:
       temporary.write_bytes(content)
@@ -289,10 +293,6 @@ class TensorFilesManager(tff.program.ProgramStateManager):
     """Removes all versions."""
     for _, path in self.paths():
       _remove(path)
-
-
-def _is_reference(leaf: Any) -> bool:
-  return isinstance(leaf, tff.program.MaterializableValueReference)
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -25,6 +25,18 @@ class CohortSpentError(mechanisms.BudgetSpentError):
   """Raised if no client of a round has budget left for it."""
 
 
+class Drawn(NamedTuple):
+  """A round before it is known whose budget covers it.
+
+  Attributes:
+    releases: The round, with its whole cohort.
+    noise_keys: The noise key of each client.
+  """
+
+  releases: mechanisms.Round
+  noise_keys: dict[int, np.ndarray]
+
+
 class Recorded(NamedTuple):
   """A recorded round that may be run.
 
@@ -88,25 +100,37 @@ class Recorder:
       self._plan.take(past)
     return len(lost)
 
-  def record(self, state: Any, round_number: int) -> Recorded:
-    """Draws a round's cohort, and records releases of those with budget left.
+  def draw(self, state: Any, round_number: int) -> Drawn:
+    """Draws a round's cohort and its noise keys.
 
     Args:
       state: The learning process's state before the round.
       round_number: The number of the round.
+    """
+    releases = self._rounds.releases(
+      state, round_number, self._rounds.cohort(round_number)
+    )
+    return Drawn(releases, self._rounds.noise_keys(releases))
+
+  def record(
+    self, state: Any, round_number: int, ready: Drawn | None = None
+  ) -> Recorded:
+    """Records a round's releases by those clients that have budget left.
+
+    Args:
+      state: The learning process's state before the round.
+      round_number: The number of the round.
+      ready: What `draw` returned for them, if it was called before.
 
     Returns:
-      The round to run.
+      The round to run; its releases are those of `ready` if all have budget.
 
     Raises:
       CohortSpentError: If no client of the round has budget left for it.
       BudgetSpentError: If the run has no budget left for any round.
       LedgerError: If the ledger cannot be written.
     """
-    drawn = self._rounds.releases(
-      state, round_number, self._rounds.cohort(round_number)
-    )
-    keys = self._rounds.noise_keys(drawn)
+    drawn, keys = ready or self.draw(state, round_number)
     shared, identities = self._identities(state, drawn, keys)
     # Other runs on the ledger must not spend what this one finds left.
     with self._ledger.locked():
@@ -146,8 +170,7 @@ class Recorder:
     with self._ledger.locked():
       for later in range(round_number + 1, self._rounds.total + 1):
         state = rounds_lib.without_a_round(state)
-        drawn = self._rounds.releases(state, later, self._rounds.cohort(later))
-        keys = self._rounds.noise_keys(drawn)
+        drawn, keys = self.draw(state, later)
         if self._affordable(drawn, self._identities(state, drawn, keys)[1]):
           return True
     return False

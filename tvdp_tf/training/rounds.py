@@ -7,7 +7,7 @@ import collections
 import concurrent.futures
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from absl import logging
@@ -134,6 +134,20 @@ class _ReadAhead:
     self._pool.shutdown(cancel_futures=True)
 
 
+class _Begun(NamedTuple):
+  """A round that was computed before it is on record.
+
+  Attributes:
+    state: The state before it.
+    releases: Its releases.
+    output: A finished future of its output.
+  """
+
+  state: State
+  releases: mechanisms.Round
+  output: 'concurrent.futures.Future[Output]'
+
+
 class Rounds:
   """The rounds of one run; `close` frees the files, if there are any.
 
@@ -146,6 +160,8 @@ class Rounds:
     excluded: How many uploads of the last round could not be used.
     optimizer: How the server applies the mean update.
     plateau: Triggers a refinement.
+    stays_here: Whether the process computes a round in this process alone, so
+      that what it computes is not released by computing it.
   """
 
   def __init__(
@@ -154,6 +170,7 @@ class Rounds:
     fed: federation.Federation,
     process: Process,
     files: 'client_files.ClientFiles | None' = None,
+    stays_here: bool = False,
   ):
     """Starts before round 1.
 
@@ -164,6 +181,7 @@ class Rounds:
       files: The users' data, if the process reads them itself; None to pass
         them as an argument, as with the compiled runtime, which keeps them on
         its device.
+      stays_here: See above.
 
     Raises:
       ValueError: If a process without TFF was built for another plan.
@@ -178,6 +196,8 @@ class Rounds:
     self.completed = 0
     self.excluded = 0
     self.total = plan.settings.rounds
+    self.stays_here = stays_here
+    self._begun: _Begun | None = None
     self._cohorts: dict[int, np.ndarray] = {}
     self.optimizer = plan.settings.server_optimizer
     self.plateau = PlateauDetector()
@@ -215,6 +235,23 @@ class Rounds:
       for client in releases.clients.tolist()
     }
 
+  def begin(
+    self,
+    state: State,
+    releases: mechanisms.Round,
+    noise_keys: dict[int, np.ndarray],
+  ) -> None:
+    """Computes a round that is not on record yet, for a `run` of the same.
+
+    Only `run` shows anything of it, also if it failed.
+    """
+    output: concurrent.futures.Future[Output] = concurrent.futures.Future()
+    try:
+      output.set_result(self._output(state, releases, noise_keys))
+    except Exception as error:
+      output.set_exception(error)
+    self._begun = _Begun(state, releases, output)
+
   def run(
     self,
     state: State,
@@ -224,11 +261,22 @@ class Rounds:
     """Runs a round; releases enter the history before they happen."""
     self.plan.take(releases)
     self.completed = releases.number
-    data = self._client_data(releases, noise_keys)
-    output = self.process.next(state, data)
+    begun, self._begun = self._begun, None
+    if begun and begun.state is state and begun.releases is releases:
+      output = begun.output.result()
+    else:
+      output = self._output(state, releases, noise_keys)
     self.excluded = usable_sums.excluded_clients(output.metrics) or 0
     self.plan.observe(output.state)
     return output.state
+
+  def _output(
+    self,
+    state: State,
+    releases: mechanisms.Round,
+    noise_keys: dict[int, np.ndarray],
+  ) -> Output:
+    return self.process.next(state, self._client_data(releases, noise_keys))
 
   def _client_data(
     self, releases: mechanisms.Round, noise_keys: dict[int, np.ndarray]
@@ -312,6 +360,16 @@ def without_a_round(state: State) -> State:
   return schedule_state.put(state, collections.OrderedDict(schedule, **numbers))
 
 
+def _stays_here() -> bool:
+  """Whether TFF computations are run by the compiled runtime."""
+  import tensorflow_federated as tff  # noqa: PLC0415
+
+  from tvdp_tf.runtimes.compiled import runtime  # noqa: PLC0415
+
+  current = tff.framework.get_context_stack().current
+  return isinstance(current, runtime.CompiledContext)
+
+
 def on_runtime(
   plan: mechanisms.Mechanism,
   fed: federation.Federation,
@@ -332,7 +390,7 @@ def on_runtime(
   """
   process = process or build_process(plan, fed)
   if plan.settings.runtime != 'tff':
-    return Rounds(plan, fed, process)
+    return Rounds(plan, fed, process, stays_here=_stays_here())
   from tvdp_tf.runtimes.worker import (  # noqa: PLC0415
     client_blocks,
     client_files,

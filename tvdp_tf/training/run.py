@@ -4,8 +4,14 @@ Every round writes to disk, in this order: the round to the ledger (before
 anything is released), the metrics of the previous round, and the checkpoint.
 So when a checkpoint is loaded, the metrics of all rounds but its last are on
 disk, and the evaluation of the last one can be repeated.
+
+A thread writes the checkpoint and then the next round to the ledger, in this
+order. If the next round is computed in this process, it is computed meanwhile,
+and nothing of it is shown, saved or evaluated before it is on record. At any
+time, the files are as if all this happened in turn.
 """
 
+import concurrent.futures
 import contextlib
 import math
 import pathlib
@@ -95,6 +101,10 @@ class TrainingRun:
       plan, self._recorder, ledger, output_dir, selection
     )
     self.weights: list[np.ndarray] = []
+    # The last checkpoint; before the first one, there is nothing to save.
+    self._saved: concurrent.futures.Future[None] = concurrent.futures.Future()
+    self._saved.set_result(None)
+    self._complete = True  # Whether the last cohort was.
 
   async def train(self, progress: bool, resume: bool) -> None:
     """Runs the remaining rounds, and exports the model.
@@ -111,7 +121,11 @@ class TrainingRun:
       LedgerError: If the ledger cannot be written.
     """
     rounds = self._rounds
-    with self.log, contextlib.closing(rounds):
+    with (
+      self.log,
+      contextlib.closing(rounds),
+      concurrent.futures.ThreadPoolExecutor(1) as self._disk,
+    ):
       state = await self._start(resume)
       with _bar(
         initial=rounds.completed,
@@ -137,7 +151,7 @@ class TrainingRun:
             if self._plan.settings.refinement != 'none':
               await self.log.settle()
               state = rounds.refined(state, self.log.loss)
-            await self._save(state)
+            self._save(state)
             await self.log.settle(wait=False)
             bar.total = rounds.total
             bar.update(rounds.completed - bar.n)  # Some may be left out.
@@ -146,6 +160,7 @@ class TrainingRun:
           if not rounds.completed:
             raise
           logging.warning('%s', error)
+        self._saved.result()
         await self._finish(state)
         self._show(bar)
 
@@ -169,7 +184,7 @@ class TrainingRun:
     while True:
       number = rounds.completed + 1
       try:
-        return state, self._recorder.record(state, number)
+        return state, self._record(state, number)
       except recorder.CohortSpentError:
         if not self._recorder.any_affordable_after(state, number):
           raise
@@ -182,6 +197,26 @@ class TrainingRun:
       state = rounds_lib.without_a_round(state)
       rounds.completed = number
       await self.log.add(row, state)
+
+  def _record(self, state: Any, number: int) -> recorder.Recorded:
+    """Records a round once the last checkpoint is on disk.
+
+    Computes it meanwhile, unless that alone would release it, or clients of the
+    last cohort had no budget left: then it is likely to be another round.
+    """
+    drawn = self._recorder.draw(state, number)
+    recording = self._disk.submit(self._after_saving, state, number, drawn)
+    if self._rounds.stays_here and self._complete:
+      self._rounds.begin(state, *drawn)
+    recorded = recording.result()
+    self._complete = not recorded.dropped
+    return recorded
+
+  def _after_saving(
+    self, state: Any, number: int, drawn: recorder.Drawn
+  ) -> recorder.Recorded:
+    self._saved.result()
+    return self._recorder.record(state, number, drawn)
 
   def _show(self, bar: Any) -> None:
     loss, accuracy = self.log.loss, self.log.accuracy
@@ -247,15 +282,17 @@ class TrainingRun:
     self._plan.restore(host.plan, host.total)
     return host
 
-  async def _save(self, state: Any) -> None:
-    """Saves a checkpoint after a round."""
+  def _save(self, state: Any) -> None:
+    """Starts to save a checkpoint after a round."""
+    completed = self._rounds.completed
     host = checkpoints.HostState(
       self._rounds.total,
       self._rounds.plateau.last,
       len(self._plan.history),
-      self._plan.snapshot(),
-      self.log.rows,
+      # Copies, because the next round changes them.
+      {name: np.array(v) for name, v in self._plan.snapshot().items()},
+      [*self.log.rows],
     )
-    await self._checkpoints.save(
-      self._rounds.completed, state, host.to_arrays()
+    self._saved = self._disk.submit(
+      lambda: self._checkpoints.save(completed, state, host.to_arrays())
     )
